@@ -85,7 +85,7 @@ def reproduce_curve(paper: Paper, scaling: Scaling, means: Means) -> Results:
         remaining = f"about {hours:.1f} core-hours are left" if hours else "all sizes are run"
         print(f"{scaling.id}: {remaining}", file=sys.stderr, flush=True)
         runs = {
-            f"{arm} at {at:g}": [finished[at, each][arm] for size, each in finished if size == at]
+            f"{arm} at {at:g}": [arms[arm] for (size, _), arms in finished.items() if size == at]
             for at, seed in finished
             for arm in finished[at, seed]
         }
@@ -202,7 +202,7 @@ def _select_one_corpus(groups: Mapping[str, Sequence[Run]]) -> Arms | None:
     for run in candidates:
         fingerprint = run.config["fingerprint"]
         arms = {
-            arm: next((each for each in group if each.config["fingerprint"] == fingerprint), None)
+            arm: next((r for r in group if r.config["fingerprint"] == fingerprint), None)
             for arm, group in groups.items()
         }
         if all(arms.values()):
@@ -220,7 +220,7 @@ def _drop_fingerprint(value: Any) -> Any:
         table = cast(Mapping[str, Any], value)
         return [(k, _drop_fingerprint(table[k])) for k in sorted(table) if k != "fingerprint"]
     if isinstance(value, list | tuple):
-        return [_drop_fingerprint(each) for each in cast(Sequence[Any], value)]
+        return [_drop_fingerprint(part) for part in cast(Sequence[Any], value)]
     return value
 
 

@@ -113,6 +113,9 @@ class SizePlan:
     settings: Mapping[str, Any]
 
 
+Differences = list[tuple[str, str, str]]
+"""What differs from the paper: the thing, how it is in the paper, and how here."""
+
 Arms = Mapping[str, Run]
 """The finished runs of one seed at one size, by arm."""
 
@@ -191,7 +194,7 @@ class Paper:
         reference: the paper's ``title`` and ``authors``.
         seeds: default number of seeds by scale; its keys are the scales.
         experiments: the named configurations of one seed.
-        differences: differences from the paper, as rows of ``what``, ``paper`` and ``here``.
+        differences: differences from the paper.
         exhibits, claims: functions of the finished runs.
         conditions: conditions of the paper's regime, each asked of every claim of its kinds.
         held_against: kind of the reference, one of ``reports.reference_terms.KINDS``.
@@ -206,7 +209,7 @@ class Paper:
     reference: Mapping[str, str]
     seeds: Mapping[str, int]
     experiments: Callable[[Subject, int], Mapping[str, Configuration]]
-    differences: Callable[[Subject], list[dict[str, str]]]
+    differences: Callable[[Subject], Differences]
     exhibits: Sequence[Maker[Subject, Exhibit]]
     claims: Sequence[Maker[Subject, Claim]]
     conditions: Conditions = field(default_factory=lambda: Conditions({}))
@@ -261,14 +264,14 @@ class Paper:
                 alone = (curve.name for curve in self.curves if curve.scale == scale)
                 raise name_error("--only", name, (*names, *alone))
         if not only:
-            made = [
+            makers = [
                 maker
                 for maker in self.exhibits
                 if (maker.smoke or scale != "smoke")
                 and (search or not maker.searches)
                 and (everything or scale not in maker.on_request)
             ]
-            return made, list(self.claims)
+            return makers, list(self.claims)
         exhibits = [names[name] for name in only]
         # A claim is judged only if the chosen exhibits need all of its runs anyway.
         settings = {setting for maker in exhibits for setting in maker.needs}

@@ -85,7 +85,10 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
     curves = find_curves(paper, subject.scale, store) if is_whole else ()
     facts = {
         "reference": {**paper.reference, "held_against": paper.held_against},
-        "differences": paper.differences(subject),
+        "differences": [
+            {"what": thing, "paper": printed, "here": ours}
+            for thing, printed, ours in paper.differences(subject)
+        ],
         **({LOOKS: looks} if looks > 1 else {}),
         **comparison.describe_program(_program()),
         "device": subject.device,

@@ -120,10 +120,10 @@ class Plan:
         return {
             **{"is": "AdvicePlan", "rules": rules},
             "candidates": [
-                {"name": each.name, "step_s": each.step_s, "run": self.configured[each.name]}
-                for each in (self.reference, *self.candidates)
+                {"name": c.name, "step_s": c.step_s, "run": self.configured[c.name]}
+                for c in (self.reference, *self.candidates)
             ],
-            "impossible": [f"{each.method}, {each.workers}" for each in self.impossible],
+            "impossible": [f"{c.method}, {c.workers}" for c in self.impossible],
             **{"passes": [*self.passes], "target": self.target, "seeds": [*self.seeds]},
         }
 
@@ -138,11 +138,11 @@ class Plan:
         seeds, count = Span(len(self.seeds), len(self.seeds)), len(self.candidates)
         # Without a target one worker's rate is searched twice: by the end, then by the time.
         searches = 1 if self.target is not None else 2
-        found = {"one worker": Span(SEARCHED.least, SEARCHED.most * searches) + seeds}
+        stages = {"one worker": Span(SEARCHED.least, SEARCHED.most * searches) + seeds}
         for rung in range(len(self.passes) - 1):
-            found[f"rung {rung}"] = Span(0, MOST_RATES * count)
+            stages[f"rung {rung}"] = Span(0, MOST_RATES * count)
             count = min(count, self.count_kept(rung))
-        return {**found, "last": (SEARCHED + seeds) * count}
+        return {**stages, "last": (SEARCHED + seeds) * count}
 
     @property
     def trainings(self) -> Span:
@@ -162,7 +162,7 @@ def worker_counts(machines: int, asked: Sequence[int] = ()) -> list[int]:
         ([1, 2, 4, 8, 12], [1, 3])
     """
     usual = sorted({*(2**k for k in range(1, machines.bit_length())), machines})
-    return [1, *(each for each in asked or usual if each != 1)]
+    return [1, *(count for count in asked or usual if count != 1)]
 
 
 @dataclass(frozen=True)
@@ -222,9 +222,9 @@ def seconds_to(run: Run, judged: str, error: float) -> float:
     """
     if math.isinf(final_error(run, judged)):
         return math.inf
-    found = reach(run, judged, as_error(run, error)).seconds
-    if math.isfinite(found):
-        return found
+    seconds = reach(run, judged, as_error(run, error)).seconds
+    if math.isfinite(seconds):
+        return seconds
     _, values, times = run.curve(run.deployed(judged))
     errors = as_error(run, 1.0) * values[np.isfinite(values)]
     progress = float((errors[0] - errors.min()) / (errors[0] - error))
@@ -259,32 +259,32 @@ def make_plan(grid: Grid, target: float | None, budget: float | None) -> Plan:
     Raises:
         UserError: there are no candidates, or the budget is too small.
     """
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     configured: dict[str, str] = {}
     full = 1
     for method, workers in grid.pairs:
         config = grid.configure(method, workers, grid.guess, grid.seeds[0])
-        found.append(Candidate(method, workers, simulate_step_s(config)))
-        configured[found[-1].name] = identity(config.to_dict())
+        candidates.append(Candidate(method, workers, simulate_step_s(config)))
+        configured[candidates[-1].name] = identity(config.to_dict())
         full = config.passes
-    alone = [each for each in found if each.workers == 1]
-    others = sorted((each for each in found if each.workers > 1), key=lambda each: each.step_s)
-    if not (alone and others):
-        told = "no candidate with 1 worker and one with more that can be trained"
-        raise UserError(f"advise: {told}; allowed: workers above 1")
+    alone = [team for team in candidates if team.workers == 1]
+    teams = sorted((team for team in candidates if team.workers > 1), key=lambda team: team.step_s)
+    if not (alone and teams):
+        lack = "no candidate with 1 worker and one with more that can be trained"
+        raise UserError(f"advise: {lack}; allowed: workers above 1")
     rungs = sorted({math.ceil(full / KEPT**k) for k in range(3)})
-    many = len(others)
+    most = len(teams)
     if budget is not None:
-        many = _affordable(rungs, len(grid.seeds), budget)
-    beyond = [Impossible(c.method.label, c.workers, "beyond the budget") for c in others[many:]]
-    reference = min(alone, key=lambda each: each.step_s)
+        most = _affordable(rungs, len(grid.seeds), budget)
+    beyond = [Impossible(c.method.label, c.workers, "beyond the budget") for c in teams[most:]]
+    reference = min(alone, key=lambda team: team.step_s)
     return Plan(
         reference,
-        tuple(others[:many]),
+        tuple(teams[:most]),
         tuple(rungs),
         target,
         tuple(grid.seeds),
-        {each.name: configured[each.name] for each in (reference, *others[:many])},
+        {team.name: configured[team.name] for team in (reference, *teams[:most])},
         [*grid.impossible, *beyond],
     )
 
@@ -292,12 +292,12 @@ def make_plan(grid: Grid, target: float | None, budget: float | None) -> Plan:
 def _affordable(rungs: Sequence[int], seeds: int, budget: float) -> int:
     """Number of candidates, the fastest first, that a budget mostly pays for."""
     full = rungs[-1]
-    last = (1 + FINALISTS) * (USUAL_SEARCH + seeds)
-    each = sum(USUAL_RATES * passes / full / KEPT**k for k, passes in enumerate(rungs[:-1]))
-    least = math.ceil(last + FINALISTS * each)
+    finals = (1 + FINALISTS) * (USUAL_SEARCH + seeds)
+    trial = sum(USUAL_RATES * passes / full / KEPT**k for k, passes in enumerate(rungs[:-1]))
+    least = math.ceil(finals + FINALISTS * trial)
     if not budget >= least:
         raise UserError(f"budget: {budget:g}; allowed: from {least} trainings of full length")
-    return int((budget - last) / each) if each else FINALISTS
+    return int((budget - finals) / trial) if trial else FINALISTS
 
 
 @dataclass
@@ -336,22 +336,22 @@ class AdviceSearch:
         error = as_error(alone.runs[0], target)
         self._end_stage("rung 0" if len(plan.passes) > 1 else "last")
         rates = {
-            each.name: linearly_scaled(alone.rate, each.method.algorithm, 1, each.workers)
-            for each in plan.candidates
+            team.name: linearly_scaled(alone.rate, team.method.algorithm, 1, team.workers)
+            for team in plan.candidates
         }
-        left = list(plan.candidates)
+        teams = list(plan.candidates)
         for rung, passes in enumerate(plan.passes[:-1] if not self.exhaustive else ()):
             level = max(error, _level(tuned, alone.judged, passes / ALLOWED_PASSES))
-            left = self._race(left, passes, level, tuned, rates)[: plan.count_kept(rung)]
-            more = rung + 1 < len(plan.passes) - 1
-            self._end_stage(f"rung {rung + 1}" if more else "last")
+            teams = self._race(teams, passes, level, tuned, rates)[: plan.count_kept(rung)]
+            goes_on = rung + 1 < len(plan.passes) - 1
+            self._end_stage(f"rung {rung + 1}" if goes_on else "last")
         cells = self._follow(
-            {each: self._train(each, full, error, rates[each.name]) for each in left}
+            {team: self._train(team, full, error, rates[team.name]) for team in teams}
         )
-        for each, cell in cells.items():
+        for team, cell in cells.items():
             mean = float(np.mean([seconds_to(run, cell.judged, error) for run in cell.runs]))
-            self._trials[each.name] = Trial(each, full, cell.rate, mean, "trained in full")
-        trials = [self._trials[each.name] for each in plan.candidates]
+            self._trials[team.name] = Trial(team, full, cell.rate, mean, "trained in full")
+        trials = [self._trials[team.name] for team in plan.candidates]
         cost = sum(self._passes.values()) / full
         found = [alone, *cells.values()]
         return AdviceOutcome(plan, target, reason, found, trials, len(self._passes), cost)
@@ -363,13 +363,13 @@ class AdviceSearch:
 
     def _follow(self, searches: Mapping[Any, Steps[Try, Run, Any]]) -> dict[Any, Any]:
         """Advance searches together and count their trainings."""
-        for wanted in (asking := Asking(follow({**searches}))):
-            configs = dict(named for _, named in wanted)
+        for tries in (asking := Asking(follow({**searches}))):
+            configs = dict(attempt for _, attempt in tries)
             runs = self.runner.run(configs, tally=self._tally)
             for name, run in runs.items():
                 self._passes[run.hash] = configs[name].passes
                 self._tally.add(self._stage, run)
-            asking.answer([runs[name] for _, (name, _) in wanted])
+            asking.answer([runs[name] for _, (name, _) in tries])
         return asking.result
 
     def _configure(
@@ -380,19 +380,19 @@ class AdviceSearch:
 
     def _train_reference(self) -> tuple[float, str, Cell, Run]:
         """One worker: the target with its origin, its cell, and its run with a tuning seed."""
-        one, full, guess = self.plan.reference, self.plan.passes[-1], self.grid.guess
+        alone, full, guess = self.plan.reference, self.plan.passes[-1], self.grid.guess
         target, reason = self.plan.target, "given"
         if target is None:
-            found = self._follow({one: self._search_rate(one, full, None, guess)})[one]
-            guess = found.rate
-            run = self._tuning_run(one, guess, full)
-            target = _default_target(run, self._metric_of(one))
-            reason = f"{IMPROVEMENT:.0%} of the improvement of {one.name}"
-        start = self._tuning_run(one, guess, full)
+            search = self._follow({alone: self._search_rate(alone, full, None, guess)})[alone]
+            guess = search.rate
+            run = self._tuning_run(alone, guess, full)
+            target = _default_target(run, self._metric_of(alone))
+            reason = f"{IMPROVEMENT:.0%} of the improvement of {alone.name}"
+        start = self._tuning_run(alone, guess, full)
         error = as_error(start, target)
-        _refuse_met_target(start, self._metric_of(one), target)
-        cell = self._follow({one: self._train(one, full, error, guess)})[one]
-        return target, reason, cell, self._tuning_run(one, cell.rate, full)
+        _refuse_met_target(start, self._metric_of(alone), target)
+        cell = self._follow({alone: self._train(alone, full, error, guess)})[alone]
+        return target, reason, cell, self._tuning_run(alone, cell.rate, full)
 
     def _metric_of(self, candidate: Candidate) -> str:
         return self._configure(candidate, self.grid.guess, TUNING_SEEDS[0], 1).judged
@@ -419,8 +419,8 @@ class AdviceSearch:
         def judge(run: Run) -> float:
             return final_error(run, judged) if error is None else seconds_to(run, judged, error)
 
-        def ask(wanted: tuple[float, int]) -> Try:
-            return self._try(candidate, *wanted, passes)
+        def ask(pair: tuple[float, int]) -> Try:
+            return self._try(candidate, *pair, passes)
 
         return translate(search_rate(guess), ask, judge)
 
@@ -428,17 +428,17 @@ class AdviceSearch:
         self, candidate: Candidate, passes: int, error: float, guess: float
     ) -> Steps[Try, Run, Cell]:
         """Search a rate by seconds to an error, then train with the reported seeds."""
-        found = yield from self._search_rate(candidate, passes, error, guess)
-        tries = [self._try(candidate, found.rate, seed, passes) for seed in self.plan.seeds]
+        search = yield from self._search_rate(candidate, passes, error, guess)
+        tries = [self._try(candidate, search.rate, seed, passes) for seed in self.plan.seeds]
         runs = yield tries
         config = tries[0][1]
         return Cell(
-            candidate.method.label, candidate.workers, found.rate, tuple(runs), config.judged,
-            not found.inside, config.example_weight, config.is_share,
+            candidate.method.label, candidate.workers, search.rate, tuple(runs), config.judged,
+            not search.inside, config.example_weight, config.is_share,
         )  # fmt: skip
 
     def _race(
-        self, left: Sequence[Candidate], passes: int, level: float, tuned: Run,
+        self, teams: Sequence[Candidate], passes: int, level: float, tuned: Run,
         rates: dict[str, float],
     ) -> list[Candidate]:  # fmt: skip
         """Train candidates briefly; those that learned, the fastest first.
@@ -450,30 +450,30 @@ class AdviceSearch:
         alone_s = seconds_to(tuned, judged, level)
         needed = LEAST_PASSES * alone_s / self.plan.reference.step_s
         seconds: dict[Candidate, float] = {}
-        wave = math.ceil(len(left) / 3)
-        for begin in range(0, len(left), wave):
+        wave = math.ceil(len(teams) / 3)
+        for begin in range(0, len(teams), wave):
             best = min([alone_s, *seconds.values()])
             ready: dict[Candidate, Steps[Try, Run, dict[int, float]]] = {}
-            for each in left[begin : begin + wave]:
-                if each.step_s * needed > best:
-                    times = f"{each.step_s * needed / best:.1f} times as long"
-                    told = f"passed over: {times} with {LEAST_PASSES:g} of one worker's passes"
-                    self._trials.setdefault(each.name, Trial(each, 0, math.nan, math.inf, told))
+            for team in teams[begin : begin + wave]:
+                if team.step_s * needed > best:
+                    times = f"{team.step_s * needed / best:.1f} times as long"
+                    reason = f"passed over: {times} with {LEAST_PASSES:g} of one worker's passes"
+                    self._trials.setdefault(team.name, Trial(team, 0, math.nan, math.inf, reason))
                     continue
-                ready[each] = self._climb(each, passes, level, rates[each.name], judged)
-            for each, errors in self._follow(ready).items():
+                ready[team] = self._climb(team, passes, level, rates[team.name], judged)
+            for team, errors in self._follow(ready).items():
                 rung = lowest(errors)
-                rates[each.name] *= FACTOR**rung
-                seconds[each] = errors[rung]
-                self._trials[each.name] = Trial(
-                    each,
+                rates[team.name] *= FACTOR**rung
+                seconds[team] = errors[rung]
+                self._trials[team.name] = Trial(
+                    team,
                     passes,
-                    rates[each.name],
+                    rates[team.name],
                     errors[rung],
                     f"slower in {format_count(passes, 'pass')}",
                 )
-        able = [each for each in seconds if math.isfinite(seconds[each])]
-        return sorted(able, key=lambda each: seconds[each])
+        able = [team for team in seconds if math.isfinite(seconds[team])]
+        return sorted(able, key=lambda team: seconds[team])
 
     def _climb(
         self, candidate: Candidate, passes: int, level: float, guess: float, judged: str
@@ -496,9 +496,9 @@ def _refuse_met_target(run: Run, judged: str, target: float) -> None:
         return
     before = float(run.curve(run.deployed(judged))[1][0])
     if as_error(run, before) <= as_error(run, target):
-        told = f"{target:.3g} is met before training, with {before:.3g}"
+        mistake = f"{target:.3g} is met before training, with {before:.3g}"
         better = "above" if as_error(run, 1.0) < 0.0 else "below"
-        raise UserError(f"target: {told}; allowed: one {better} that")
+        raise UserError(f"target: {mistake}; allowed: one {better} that")
 
 
 def _level(run: Run, judged: str, passes: float) -> float:
@@ -512,10 +512,10 @@ def _level(run: Run, judged: str, passes: float) -> float:
 def _default_target(run: Run, judged: str) -> float:
     """Most of a run's way from the metric before training to its end."""
     _, values, _ = run.curve(run.deployed(judged))
-    begun, ended = float(values[0]), float(run.summary[run.deployed(judged)])
-    if not final_error(run, judged) < as_error(run, begun) < math.inf:
+    initial, ended = float(values[0]), float(run.summary[run.deployed(judged)])
+    if not final_error(run, judged) < as_error(run, initial) < math.inf:
         raise UserError("advise: one worker learns nothing; allowed: other rates, more passes")
-    return begun + IMPROVEMENT * (ended - begun)
+    return initial + IMPROVEMENT * (ended - initial)
 
 
 def expand(names: Sequence[Any], intervals: Sequence[int]) -> Iterator[Any]:

@@ -41,11 +41,11 @@ class Search:
     def __post_init__(self) -> None:
         low, high = self.between
         if not 0.0 <= low < high < math.inf:
-            told = f"from {low:g} to {high:g}; allowed: from less to more, from 0"
-            raise UserError(f"tolerate: {told}")
+            mistake = f"from {low:g} to {high:g}; allowed: from less to more, from 0"
+            raise UserError(f"tolerate: {mistake}")
         if self.whole and not (float(low).is_integer() and float(high).is_integer()):
-            told = f"from {low:g} to {high:g} {self.what}; allowed: whole numbers"
-            raise UserError(f"tolerate: {told}")
+            mistake = f"from {low:g} to {high:g} {self.what}; allowed: whole numbers"
+            raise UserError(f"tolerate: {mistake}")
         if not 0.0 <= self.margin < math.inf:
             raise UserError(f"margin: {self.margin}; allowed: a number from 0, relative")
         if self.whole:
@@ -53,10 +53,10 @@ class Search:
 
     def middle(self, low: float, high: float) -> float | None:
         """The value to try next, in the middle on a logarithmic scale; None if there is none."""
-        found = geometric_mean(low, high) if low > 0.0 else high / 2.0
+        middle = geometric_mean(low, high) if low > 0.0 else high / 2.0
         if not self.whole:
-            return found
-        inside = round(found)
+            return middle
+        inside = round(middle)
         return inside if low < inside < high else None
 
     @property
@@ -64,12 +64,12 @@ class Search:
         """The largest number of values that are tried, both ends included."""
         if not self.whole:
             return 2 + self.halvings
-        rest: list[tuple[float, float]] = [self.between]
+        gaps: list[tuple[float, float]] = [self.between]
         for halvings in range(self.halvings):
-            split = [(*ends, middle) for ends in rest if (middle := self.middle(*ends)) is not None]
+            split = [(*ends, middle) for ends in gaps if (middle := self.middle(*ends)) is not None]
             if not split:
                 return 2 + halvings
-            rest = [part for low, high, at in split for part in ((low, at), (at, high))]
+            gaps = [part for low, high, at in split for part in ((low, at), (at, high))]
         return 2 + self.halvings
 
 
@@ -121,54 +121,54 @@ class ToleranceSearch:
         """
         search, tally = self.search, Tally(self.jobs)
         low, what = search.between[0], search.what
-        values, one = search.most_values, self.grid_at(low).trainings
+        values, cost = search.most_values, self.grid_at(low).trainings
         LOG.info(
-            f"tolerate: {Span(2, values)} values of {what}, {one.count('training')} each: at most"
-            f" {values * one.most}; those in the store are not trained again"
+            f"tolerate: {Span(2, values)} values of {what}, {cost.count('training')} each: at most"
+            f" {values * cost.most}; those in the store are not trained again"
         )
-        known: dict[float, Cell] = {}
+        cells: dict[float, Cell] = {}
 
         def cell(value: float) -> Cell:
-            rest = values - len(known) - 1
-            least = one.least if value == low else 0  # the last value follows the reference
-            tally.expect("later values", Span(least, rest * one.most))
-            grid = self._start_near(self.grid_at(value), value, known)
-            (known[value],) = self.run(value, grid, tally)
-            return known[value]
+            later = values - len(cells) - 1
+            least = cost.least if value == low else 0  # the last value follows the reference
+            tally.expect("later values", Span(least, later * cost.most))
+            grid = self._start_near(self.grid_at(value), value, cells)
+            (cells[value],) = self.run(value, grid, tally)
+            return cells[value]
 
-        first = cell(low)
-        reference = errors_of(first)
+        start = cell(low)
+        reference = errors_of(start)
         if not all(math.isfinite(error) for error in reference):
-            is_done = all(run.status == "done" for run in first.runs)
+            is_done = all(run.status == "done" for run in start.runs)
             reason = "the metric is not finite" if is_done else "training diverged"
             raise UserError(f"tolerate: {reason} at {what} {low:g}; nothing to compare")
-        points = {low: reference_point(low, first)}
+        points = {low: reference_point(low, start)}
 
         def breaks(value: float) -> bool:
-            points[value] = found = point(value, cell(value), reference, search.margin)
-            LOG.info(f"{what} {value:g}: {describe_state(found)}")
-            return found.broken
+            points[value] = tried = point(value, cell(value), reference, search.margin)
+            LOG.info(f"{what} {value:g}: {describe_state(tried)}")
+            return tried.broken
 
         ends = solve(bracket(search), breaks)
         tried = [points[value] for value in sorted(points)]
         return Tolerance(what, search.axis, search.margin, tried, *ends)
 
-    def _start_near(self, grid: Grid, value: float, known: dict[float, Cell]) -> Grid:
+    def _start_near(self, grid: Grid, value: float, cells: dict[float, Cell]) -> Grid:
         """The grid with its search for a rate starting at the rate of the nearest value."""
-        if not (known and grid.searches):
+        if not (cells and grid.searches):
             return grid
         algorithm, (workers,) = grid.methods[0].algorithm, grid.workers
-        nearest = known[min(known, key=lambda other: abs(other - value))]
+        nearest = cells[min(cells, key=lambda other: abs(other - value))]
         # the grid's guess is that of one worker
         guess = linearly_scaled(nearest.rate, algorithm, nearest.workers, 1)
         return replace(grid, guess=guess, workers=[workers])
 
 
-def describe_state(found: Point) -> str:
+def describe_state(point: Point) -> str:
     """Whether a value is broken, and how sure that is, in a few words."""
-    state = "broken" if found.broken else "tolerated"
-    if found.decided:
+    state = "broken" if point.broken else "tolerated"
+    if point.decided:
         return state
-    if len(found.errors) == 1:
+    if len(point.errors) == 1:
         return f"{state} (one seed has no interval: not decided)"
-    return f"{state} (undecided: needs {found.need})"
+    return f"{state} (undecided: needs {point.need})"

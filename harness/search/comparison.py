@@ -69,11 +69,11 @@ class Grid:
         labels = [method.label for method in self.methods]
         for label in labels:
             if labels.count(label) > 1:
-                told = "allowed: each once, or lagbench.Method(label, algorithm, protocol)"
-                raise UserError(f"algorithms: {label!r} more than once; {told}")
-        if taken := [seed for seed in TUNING_SEEDS if seed in self.seeds and self.searches]:
-            told = f"{taken[0]} is what rates are chosen with; allowed: others"
-            raise UserError(f"seeds: {told}")
+                mistake = "allowed: each once, or lagbench.Method(label, algorithm, protocol)"
+                raise UserError(f"algorithms: {label!r} more than once; {mistake}")
+        if overlap := [seed for seed in TUNING_SEEDS if seed in self.seeds and self.searches]:
+            mistake = f"{overlap[0]} is what rates are chosen with; allowed: others"
+            raise UserError(f"seeds: {mistake}")
 
     @property
     def pairs(self) -> list[tuple[Method, int]]:
@@ -81,7 +81,7 @@ class Grid:
         return [(method, count) for method in self.methods for count in self._counts(method)]
 
     def _counts(self, method: Method) -> list[int]:
-        without = {each.workers for each in self.impossible if each.method == method.label}
+        without = {cell.workers for cell in self.impossible if cell.method == method.label}
         return [count for count in sorted(set(self.workers)) if count not in without]
 
     def drop_impossible(self, check: Callable[[Method, int], object]) -> Grid:
@@ -103,8 +103,8 @@ class Grid:
                 impossible.append(Impossible(method.label, count, str(error)))
         if errors and len(errors) == len(self.pairs):
             raise errors[0]
-        for each in impossible:
-            LOG.info("%s, %s: not possible: %s", each.method, _workers(each.workers), each.reason)
+        for cell in impossible:
+            LOG.info("%s, %s: not possible: %s", cell.method, _workers(cell.workers), cell.reason)
         return replace(self, impossible=impossible)
 
     @property
@@ -129,11 +129,11 @@ class Grid:
             runner: executes runs that its store lacks.
             tally: counts the trainings of a search of which these are a part.
         """
-        shown = tally
+        display = tally
         if tally is None and self.searches:
             LOG.info(self._describe_cost())
-            shown = Tally(runner.jobs)
-        tally = shown or Tally()
+            display = Tally(runner.jobs)
+        tally = display or Tally()
         searches: dict[Any, Steps[Try, Run, Any]] = {}
         for method in self.methods:
             searches[method.label] = self._find_rates(method, searches, tally)
@@ -141,11 +141,11 @@ class Grid:
             for count in self._counts(method):
                 tally.expect((method.label, count), Span(len(self.seeds), len(self.seeds)))
 
-        for wanted in (asking := Asking(follow(searches))):
-            runs = runner.run(dict(named for _, named in wanted), tally=shown)
-            for key, (name, _) in wanted:
+        for tries in (asking := Asking(follow(searches))):
+            runs = runner.run(dict(attempt for _, attempt in tries), tally=display)
+            for key, (name, _) in tries:
                 tally.add(key, runs[name])
-            asking.answer([runs[name] for _, (name, _) in wanted])
+            asking.answer([runs[name] for _, (name, _) in tries])
         return [asking.result[method.label, count] for method, count in self.pairs]
 
     def _describe_cost(self) -> str:
@@ -153,9 +153,9 @@ class Grid:
         cells = len(self.pairs)
         searches = f"{cells} search{'' if cells == 1 else 'es'} for a learning rate"
         seeds = f"{len(self.seeds)} seed{'' if len(self.seeds) == 1 else 's'}"
-        told = f"{searches}, {SEARCHED.count('training')} each, then {seeds} each"
+        plan = f"{searches}, {SEARCHED.count('training')} each, then {seeds} each"
         return (
-            f"{told}: {self.trainings.count('training')}; those in the store are not trained again"
+            f"{plan}: {self.trainings.count('training')}; those in the store are not trained again"
         )
 
     def _find_rates(
@@ -164,16 +164,16 @@ class Grid:
         """Find the rates of a method, workers ascending; adds each cell's search as it is known."""
         counts = self._counts(method)
         for place, workers in enumerate(counts, 1):
-            rate, found = self._preset_rate(method), None
+            rate, search = self._preset_rate(method), None
             if rate is None:
-                found = yield from self._search(method, workers)
-                self._found[method.label, workers], rate = found, found.rate
-                if not found.inside:
-                    LOG.info(_describe_edge(method, workers, found))
+                search = yield from self._search(method, workers)
+                self._found[method.label, workers], rate = search, search.rate
+                if not search.inside:
+                    LOG.info(_describe_edge(method, workers, search))
                 tally.expect(method.label, SEARCHED * (len(counts) - place))
             # `follow` starts a search that is added while it runs, so this cell's seeds run beside
             # the search with more workers.
-            searches[method.label, workers] = self._fill(method, workers, rate, found)
+            searches[method.label, workers] = self._fill(method, workers, rate, search)
 
     def _search(self, method: Method, workers: int) -> Steps[Try, Run, RateChoice]:
         """Search the rate of a cell, with runs of the tuning seeds."""
@@ -181,14 +181,14 @@ class Grid:
         guess = self._guess(method, workers)
         judged = self.configure(method, workers, guess, TUNING_SEEDS[0]).judged
 
-        def ask(wanted: tuple[float, int]) -> Try:
-            rate, seed = wanted
-            return f"{called} {rate:.3g}, seed {seed}", self.configure(method, workers, *wanted)
+        def ask(pair: tuple[float, int]) -> Try:
+            rate, seed = pair
+            return f"{called} {rate:.3g}, seed {seed}", self.configure(method, workers, *pair)
 
         return translate(search_rate(guess), ask, lambda run: final_error(run, judged))
 
     def _fill(
-        self, method: Method, workers: int, rate: float, found: RateChoice | None
+        self, method: Method, workers: int, rate: float, search: RateChoice | None
     ) -> Steps[Try, Run, Cell]:
         """One cell: a run for each seed."""
         configs = [self.configure(method, workers, rate, seed) for seed in self.seeds]
@@ -197,7 +197,7 @@ class Grid:
         one = configs[0]
         judged = one.judged, False, one.example_weight, one.is_share
         cell = Cell(method.label, workers, rate, tuple(runs), *judged)
-        return cell if found is None else replace(cell, edge=not found.inside, tried=found.tried)
+        return cell if search is None else replace(cell, edge=not search.inside, tried=search.tried)
 
     def _preset_rate(self, method: Method) -> float | None:
         """The user's rate for a method; None if it is searched."""
@@ -205,24 +205,24 @@ class Grid:
 
     def _guess(self, method: Method, workers: int) -> float:
         """First guess: the rate found with the next fewer workers, by the linear scaling rule."""
-        known = [w for label, w in self._found if label == method.label and w < workers]
-        if not known:
+        counts = [w for label, w in self._found if label == method.label and w < workers]
+        if not counts:
             return linearly_scaled(self.guess, method.algorithm, 1, workers)
-        nearest = max(known)
+        nearest = max(counts)
         rate = self._found[method.label, nearest].rate
         return linearly_scaled(rate, method.algorithm, nearest, workers)
 
 
-def _describe_edge(method: Method, workers: int, found: RateChoice) -> str:
+def _describe_edge(method: Method, workers: int, search: RateChoice) -> str:
     """A line about a rate at the end of the ladder that was climbed."""
-    if all(math.inf in errors for errors in found.tried.values()):
-        told = "none ends with a finite error"
-    elif found.best >= max(found.tried):
-        told = "the best is the largest: a larger one may be better"
+    if all(math.inf in errors for errors in search.tried.values()):
+        reason = "none ends with a finite error"
+    elif search.best >= max(search.tried):
+        reason = "the best is the largest: a larger one may be better"
     else:
-        told = "no smaller one is worse: training may not depend on it"
-    tried = f"{len(found.tried)} rates from {min(found.tried):.3g} to {max(found.tried):.3g}"
-    return f"{method.label}, {_workers(workers)}: of {tried} {told} (guess= is the first)"
+        reason = "no smaller one is worse: training may not depend on it"
+    tried = f"{len(search.tried)} rates from {min(search.tried):.3g} to {max(search.tried):.3g}"
+    return f"{method.label}, {_workers(workers)}: of {tried} {reason} (guess= is the first)"
 
 
 def _workers(count: int) -> str:

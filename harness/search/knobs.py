@@ -58,8 +58,8 @@ class Knob:
             UserError: the knob is `one_by_one`, and the algorithm folds in rounds.
         """
         if self.one_by_one and algorithm.rounds:
-            told = f"{type(algorithm).__name__} folds in rounds, not one by one"
-            raise UserError(f"tolerate: {self.name}: {told}; allowed: asynchronous algorithms")
+            mistake = f"{type(algorithm).__name__} folds in rounds, not one by one"
+            raise UserError(f"tolerate: {self.name}: {mistake}; allowed: asynchronous algorithms")
 
     def check_reach(self, least: AnyExperiment, most: AnyExperiment) -> None:
         """Reject a delay that no message of the run meets: any delay would be tolerated.
@@ -73,8 +73,8 @@ class Knob:
         """
         if self.name == "delay" and _begin(least) == _begin(most):
             way = f"{least.timed.name} with {least.workers} of cluster {least.cluster.name!r}"
-            told = f"no message of {way} passes a link"
-            raise UserError(f"tolerate: delay: {told}; allowed: where messages do")
+            mistake = f"no message of {way} passes a link"
+            raise UserError(f"tolerate: delay: {mistake}; allowed: where messages do")
 
 
 def _keep_cluster(cluster: Cluster, value: float) -> Cluster:
@@ -111,9 +111,9 @@ def _add_network_latency(network: Network, value: float) -> Network:
         server = network.server
         slower = server and replace(server, latency_s=server.latency_s + value)
         return replace(network, server=slower)
-    first = next(place for place, level in enumerate(network.levels) if not level.inside)
+    place_of_link = next(place for place, level in enumerate(network.levels) if not level.inside)
     levels = [
-        replace(level, latency_s=level.latency_s + value * (place <= first))
+        replace(level, latency_s=level.latency_s + value * (place <= place_of_link))
         for place, level in enumerate(network.levels)
     ]
     return replace(network, levels=tuple(levels))
@@ -141,10 +141,10 @@ def _to_server_s(cluster: Cluster) -> float:
 def _begin(config: AnyExperiment) -> list[float]:
     """Times of a run's first folds, one for each worker, in simulated seconds."""
     workload = config.workload(0)
-    made = Simulation(
+    simulation = Simulation(
         config.cluster, config.timed, workload, config.workers, config.seed, spans=False
     )
-    return made.advance(folds=config.workers).folds.time_s.tolist()
+    return simulation.advance(folds=config.workers).folds.time_s.tolist()
 
 
 KNOBS = {

@@ -62,11 +62,11 @@ def search_rate(
 
     climbed = yield from translate(climb(), ask, judge)
     errors: dict[int, list[float]] = {rung: [error] for rung, error in climbed.items()}
-    while wanted := _find_wanted(errors, len(seeds)):
+    while rungs := _find_wanted(errors, len(seeds)):
         outcomes = yield [
-            (guess * FACTOR**rung, seeds[len(errors.get(rung, ()))]) for rung in wanted
+            (guess * FACTOR**rung, seeds[len(errors.get(rung, ()))]) for rung in rungs
         ]
-        for rung, error in zip(wanted, outcomes, strict=True):
+        for rung, error in zip(rungs, outcomes, strict=True):
             errors.setdefault(rung, []).append(error)
     best, chosen = choose_rung(_complete(errors, len(seeds)) or errors)
     tried = {guess * FACTOR**rung: tuple(errors[rung]) for rung in sorted(errors)}
@@ -91,7 +91,7 @@ def choose_rung(errors: Errors) -> tuple[int, int]:
         >>> choose_rung({-1: [0.31, 0.30], 0: [0.30, 0.31], 1: [0.29, 0.30]})
         (1, 1)
     """
-    best = chosen = lowest({rung: fmean(each) for rung, each in errors.items()})
+    best = chosen = lowest({rung: fmean(row) for rung, row in errors.items()})
     while chosen - 1 in errors and is_tied(errors[chosen - 1], errors[best]):
         chosen -= 1
     return best, chosen
@@ -100,7 +100,7 @@ def choose_rung(errors: Errors) -> tuple[int, int]:
 def is_tied(errors: Sequence[float], best: Sequence[float]) -> bool:
     """Whether errors are as good as the best ones with at least one seed; never if any diverged."""
     pairs = zip(errors, best, strict=False)
-    return all(map(math.isfinite, errors)) and any(each <= least for each, least in pairs)
+    return all(map(math.isfinite, errors)) and any(error <= least for error, least in pairs)
 
 
 def _find_wanted(errors: Mapping[int, Sequence[float]], seeds: int) -> list[int]:
@@ -111,15 +111,15 @@ def _find_wanted(errors: Mapping[int, Sequence[float]], seeds: int) -> list[int]
     ladder has fewer than `MOST_TRIES`.
     """
     complete = _complete(errors, seeds)
-    if not any(math.isfinite(fmean(each)) for each in errors.values()):
+    if not any(math.isfinite(fmean(row)) for row in errors.values()):
         return []
     # The seeds that both have: the first one, of rungs that lack the others.
-    top = lowest({rung: each[0] for rung, each in errors.items()})
+    top = lowest({rung: row[0] for rung, row in errors.items()})
     if top not in complete:
         return [top]
     best, chosen = choose_rung(complete)
     around = {best - 1, best + 1, chosen - 1}
-    around |= {rung for rung, each in errors.items() if each[0] <= errors[best][0]}
+    around |= {rung for rung, row in errors.items() if row[0] <= errors[best][0]}
     room = MOST_TRIES - len(errors)
     missing = [rung for rung in sorted(around) if rung not in complete]
     new = [rung for rung in missing if rung not in errors][:room]
@@ -129,7 +129,7 @@ def _find_wanted(errors: Mapping[int, Sequence[float]], seeds: int) -> list[int]
 def _complete(errors: Mapping[int, Sequence[float]], seeds: int) -> dict[int, Sequence[float]]:
     """Rungs with all seeds; one that diverged with any seed needs no further one."""
     return {
-        rung: each
-        for rung, each in errors.items()
-        if len(each) == seeds or not all(map(math.isfinite, each))
+        rung: row
+        for rung, row in errors.items()
+        if len(row) == seeds or not all(map(math.isfinite, row))
     }

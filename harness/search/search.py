@@ -54,17 +54,17 @@ def follow(
     results: dict[Key, Result] = {}
     answers: dict[Key, Any] = {}  # None for a search that begins
     while True:
-        wanted: dict[Key, list[Value]] = {}
-        while ready := [key for key in searches if key not in results and key not in wanted]:
+        values: dict[Key, list[Value]] = {}
+        while ready := [key for key in searches if key not in results and key not in values]:
             for key in ready:
                 try:
-                    wanted[key] = searches[key].send(answers.get(key))  # pyright: ignore[reportArgumentType]
+                    values[key] = searches[key].send(answers.get(key))  # pyright: ignore[reportArgumentType]
                 except StopIteration as end:
                     results[key] = end.value
-        if not wanted:
+        if not values:
             return results
-        outcomes = iter((yield [(key, value) for key, tried in wanted.items() for value in tried]))
-        answers = {key: [*islice(outcomes, len(tried))] for key, tried in wanted.items()}
+        outcomes = iter((yield [(key, value) for key, tried in values.items() for value in tried]))
+        answers = {key: [*islice(outcomes, len(tried))] for key, tried in values.items()}
 
 
 class Asking(Generic[Value, Outcome, Result]):
@@ -150,11 +150,11 @@ def climb(tries: float = MOST_TRIES) -> Steps[int, float, dict[int, float]]:
         {0: 1.0, -1: 2.0, 1: 0.0, 2: 1.0}
     """
     errors: dict[int, float] = {}
-    wanted = [0]
-    while wanted and len(errors) < tries:
-        errors |= zip(wanted, (yield wanted), strict=True)
+    rungs = [0]
+    while rungs and len(errors) < tries:
+        errors |= zip(rungs, (yield rungs), strict=True)
         best = lowest(errors)
-        wanted = [rung for rung in (best - 1, best + 1) if rung not in errors][:1]
+        rungs = [rung for rung in (best - 1, best + 1) if rung not in errors][:1]
     return errors
 
 
@@ -311,13 +311,13 @@ class BestRateConfig(RateSearchConfig):
             initial.append(float(losses[0]))
             return float(losses[-1]) if trained.status == "done" else math.inf
 
-        found = solve(climb_to_edge(self, lambda: initial[0]), final_loss)
-        for rate, loss in sorted(found.tried.items()):
+        search = solve(climb_to_edge(self, lambda: initial[0]), final_loss)
+        for rate, loss in sorted(search.tried.items()):
             writer.log(TRIED, loss, fold=0, time_s=0.0, epoch=0.0, rate=rate)
-        summary = {"first_loss": initial[0], "tried": len(found.tried)}
-        if found.stable:
-            summary |= {"rate": found.rate, "loss": found.tried[found.rate]}
-            ends = {"stable": found.stable, "diverged": found.diverged}
+        summary = {"first_loss": initial[0], "tried": len(search.tried)}
+        if search.stable:
+            summary |= {"rate": search.rate, "loss": search.tried[search.rate]}
+            ends = {"stable": search.stable, "diverged": search.diverged}
             summary |= {name: rate for name, rate in ends.items() if rate < math.inf}
         return summary
 

@@ -106,32 +106,32 @@ class Tally:
     troubles: Counter[str] = field(default_factory=Counter[str])
     troubled: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
 
-    def add(self, seen: DecodeStats) -> None:
+    def add(self, stats: DecodeStats) -> None:
         """Add the statistics of an utterance."""
         self.utterances += 1
-        self.frames += seen.frames
-        if np.isfinite(seen.value):
-            self.value += seen.value
-            self.value_frames += seen.frames
-        self.kept += seen.kept
-        self.rejected += seen.rejected
-        self.cancelled += seen.cancelled
-        if seen.trouble:
-            self.troubles[seen.trouble] += 1
-            self._tell(seen.trouble, [seen.utterance])
+        self.frames += stats.frames
+        if np.isfinite(stats.value):
+            self.value += stats.value
+            self.value_frames += stats.frames
+        self.kept += stats.kept
+        self.rejected += stats.rejected
+        self.cancelled += stats.cancelled
+        if stats.trouble:
+            self.troubles[stats.trouble] += 1
+            self._tell(stats.trouble, [stats.utterance])
 
-    def take_in(self, other: Tally) -> None:
+    def take_in(self, tally: Tally) -> None:
         """Add another tally."""
-        for name, value in vars(other).items():
+        for name, value in vars(tally).items():
             if name != "troubled":
                 setattr(self, name, getattr(self, name) + value)
-        for trouble, utterances in other.troubled.items():
+        for trouble, utterances in tally.troubled.items():
             self._tell(trouble, utterances)
 
     def _tell(self, trouble: str, utterances: Sequence[int]) -> None:
         # The smallest numbers, so that the list does not depend on the order of decoding.
-        known = self.troubled.get(trouble, [])
-        self.troubled[trouble] = sorted({*known, *utterances})[:TOLD]
+        listed = self.troubled.get(trouble, [])
+        self.troubled[trouble] = sorted({*listed, *utterances})[:TOLD]
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain JSON values."""
@@ -140,9 +140,9 @@ class Tally:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Tally:
         """Undo ``to_dict``."""
-        known = dict(values)
-        troubles = Counter[str](known.pop("troubles"))
-        return cls(**known, troubles=troubles)
+        fields = dict(values)
+        troubles = Counter[str](fields.pop("troubles"))
+        return cls(**fields, troubles=troubles)
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,8 +211,8 @@ def references_of(corpus: Corpus) -> References:
     train = corpus.split("train")
     words = {word_of(entry) for entry in corpus.lexicon}
     model = language_model.train(corpus.lm_text or train.words, 1, vocabulary=words)
-    row, first, _ = frame_edges(train)
-    stay = stay_probabilities(corpus.targets[row], np.flatnonzero(row == first), corpus.n_targets)
+    row, start, _ = frame_edges(train)
+    stay = stay_probabilities(corpus.targets[row], np.flatnonzero(row == start), corpus.n_targets)
     return References(model, Lexicon.from_entries(corpus.lexicon, corpus.silence, stay))
 
 
@@ -222,8 +222,8 @@ def parts(seed: int, utterances: int, replicas: int) -> list[np.ndarray]:
     Paper 3, section 3: "We partition the training data into a number of subsets and run
     training with a replica of the model for each of these subsets."
     """
-    drawn = stream(seed, "sequence parts").permutation(utterances)
-    return [drawn[replica::replicas] for replica in range(replicas)]
+    permutation = stream(seed, "sequence parts").permutation(utterances)
+    return [permutation[replica::replicas] for replica in range(replicas)]
 
 
 def orders(seed: int, utterances: int, replicas: int, passes: int) -> np.ndarray:
@@ -236,11 +236,11 @@ def orders(seed: int, utterances: int, replicas: int, passes: int) -> np.ndarray
         [stream(seed, "sequence order", k, replica).permutation(part) for k in range(passes)]
         for replica, part in enumerate(parts(seed, utterances, replicas))
     ]
-    found = np.full((replicas, max(sum(map(len, row)) for row in rows)), -1, np.int64)
+    order = np.full((replicas, max(sum(map(len, row)) for row in rows)), -1, np.int64)
     for replica, row in enumerate(rows):
         joined = np.concatenate(row)
-        found[replica, : len(joined)] = joined
-    return found
+        order[replica, : len(joined)] = joined
+    return order
 
 
 def sample_evenly(part: Utterances, at_most: int) -> Utterances:

@@ -126,8 +126,8 @@ class FrameEvaluator:
 def log_prior(corpus: Corpus) -> np.ndarray:
     """Log relative frequency ``[K]`` of each target in training; unseen ones count once."""
     train = corpus.split("train")  # in one piece
-    first = int(train.start[0]) if len(train) else 0
-    targets = corpus.targets[first : first + train.total_frames]
+    start = int(train.start[0]) if len(train) else 0
+    targets = corpus.targets[start : start + train.total_frames]
     counts = np.bincount(targets, minlength=corpus.n_targets)
     return np.log(np.maximum(counts, 1) / np.maximum(counts, 1).sum())
 
@@ -203,11 +203,11 @@ class Transcriber:
         if arpa is not None:
             model = read_arpa(arpa)
         elif corpus.lm_text:
-            known = lexicon.words if decoding.closed else None
-            model = language_model.train(corpus.lm_text, decoding.order, vocabulary=known)
+            words = lexicon.words if decoding.closed else None
+            model = language_model.train(corpus.lm_text, decoding.order, vocabulary=words)
         self._graph = None if model is None else decoding_graph(model, lexicon)
-        known = set(lexicon.words)
-        self.vocabulary = frozenset(known if model is None else known & set(model.words))
+        words = set(lexicon.words)
+        self.vocabulary = frozenset(words if model is None else words & set(model.words))
         """Words that can be recognised."""
 
     def tune_decoding(self, scores_of: ScoresOf) -> TuningResult | None:
@@ -229,9 +229,9 @@ class Transcriber:
         part = self.corpus.split(split)
         if tuned is None:
             laid = chains(self.corpus.lexicon, self.corpus.silence)
-            best = (int(np.argmax(chain_scores(each, laid))) for each in scores_of(part))
+            best = (int(np.argmax(chain_scores(result, laid))) for result in scores_of(part))
             return [(laid.words[i],) for i in best]
         assert self._graph is not None
         graph, beam = self._graph.with_insertion_penalty(tuned.best.insertion), self.decoding.beam
-        found = recognise(graph, scores_of(part), tuned.best.scale, beam)
-        return [each.words for each in found]
+        results = recognise(graph, scores_of(part), tuned.best.scale, beam)
+        return [result.words for result in results]

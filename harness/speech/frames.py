@@ -45,8 +45,8 @@ class Blocks:
     @classmethod
     def from_utterances(cls, train: Utterances) -> Blocks:
         """Group consecutive utterances into blocks of consecutive rows."""
-        first = np.arange(0, len(train), BLOCK)
-        return cls(train.start[first], np.add.reduceat(train.frames, first))
+        starts = np.arange(0, len(train), BLOCK)
+        return cls(train.start[starts], np.add.reduceat(train.frames, starts))
 
 
 def frames_of(
@@ -59,13 +59,13 @@ def frames_of(
     """
     if corpus.speech is None:
         return FramesOnDevice.from_corpus(corpus, device)
-    made = MadeFrames(corpus, corpus.speech, device)
-    if shuffling != "in blocks" and not made.holds_all:
+    frames = MadeFrames(corpus, corpus.speech, device)
+    if shuffling != "in blocks" and not frames.holds_all:
         raise UserError(
             f"shuffling: {shuffling!r} needs all of {corpus.name} on the device,"
-            f" {made.bytes_of_all / 2**30:.0f} GiB; allowed: 'in blocks'"
+            f" {frames.bytes_of_all / 2**30:.0f} GiB; allowed: 'in blocks'"
         )
-    return made
+    return frames
 
 
 def shuffling_of(corpus: Corpus) -> Shuffling:
@@ -91,8 +91,8 @@ class MadeFrames:
         self._targets = corpus.targets[len(corpus.features) :]
         self._blocks = Blocks.from_utterances(self._train)
         self._row_bytes = corpus.dim * self._stored.features.element_size()
-        kept = (room_on(device) if room is None else room) // (self._longest * self._row_bytes)
-        self._kept = min(max(1, kept), len(self._blocks.start))
+        blocks = (room_on(device) if room is None else room) // (self._longest * self._row_bytes)
+        self._kept = min(max(1, blocks), len(self._blocks.start))
         self._slots: OrderedDict[int, int] = OrderedDict()
         self.made = 0
 
@@ -116,8 +116,8 @@ class MadeFrames:
         flat = rows.cpu().numpy().ravel()
         if not len(flat) or flat.max() < self._first:
             return self._stored.gather(rows)
-        found = self._gather(flat)
-        return Minibatch(found.x.view(*rows.shape, -1), found.targets.view(rows.shape))
+        frames = self._gather(flat)
+        return Minibatch(frames.x.view(*rows.shape, -1), frames.targets.view(rows.shape))
 
     def _gather(self, flat: np.ndarray) -> Minibatch:
         """Gather rows ``[N]``, halved while they mix stored rows or need too many blocks."""
@@ -129,12 +129,12 @@ class MadeFrames:
         slots = self._ensure(needed)
         place = np.zeros(len(self._blocks.start), np.int64)
         place[needed] = np.array(slots) * self._most - self._blocks.start[needed]
-        found = self._ring.gather(torch.as_tensor(place[block] + flat)[None])
-        return Minibatch(found.x[0], found.targets[0])
+        frames = self._ring.gather(torch.as_tensor(place[block] + flat)[None])
+        return Minibatch(frames.x[0], frames.targets[0])
 
     def _part(self, flat: np.ndarray) -> Minibatch:
-        found = self.gather(torch.as_tensor(flat)[None])
-        return Minibatch(found.x[0], found.targets[0])
+        frames = self.gather(torch.as_tensor(flat)[None])
+        return Minibatch(frames.x[0], frames.targets[0])
 
     def _ensure(self, needed: list[int]) -> list[int]:
         """Slots of the blocks; missing ones are generated, replacing the least recently used."""
@@ -151,8 +151,8 @@ class MadeFrames:
         return [self._slots[block] for block in needed]
 
     def _fill(self, block: int, slot: int) -> None:
-        first = block * BLOCK
-        numbers = np.arange(first, min(first + BLOCK, len(self._train)))
+        start = block * BLOCK
+        numbers = np.arange(start, min(start + BLOCK, len(self._train)))
         frames, ring = self._train.frames[numbers], self._ring
         made = self._speech.make(numbers).features
         longer = longer_rows(np.cumsum(frames) - frames, frames, self._context)
@@ -161,8 +161,8 @@ class MadeFrames:
         ring.features[at : at + len(longer)] = made[upload(torch.as_tensor(longer), self.device)]
         before = torch.as_tensor(at + splice_offsets(frames, self._context))
         ring.before[row : row + rows] = upload(before, self.device)
-        wanted = self._targets[begin - self._first :][:rows].astype(np.int64)
-        ring.targets[row : row + rows] = upload(torch.as_tensor(wanted), self.device)
+        targets = self._targets[begin - self._first :][:rows].astype(np.int64)
+        ring.targets[row : row + rows] = upload(torch.as_tensor(targets), self.device)
         self.made += 1
 
     @cached_property
@@ -170,8 +170,8 @@ class MadeFrames:
         """The kept blocks, each in a slot as long as the longest block."""
         features = self._stored.features
         zeros = features.new_zeros(self._kept * self._most, dtype=torch.int64)
-        kept = features.new_zeros(self._kept * self._longest, features.shape[1])
-        return FramesOnDevice(kept, zeros, zeros.clone(), self._context)
+        rows = features.new_zeros(self._kept * self._longest, features.shape[1])
+        return FramesOnDevice(rows, zeros, zeros.clone(), self._context)
 
     @cached_property
     def _first(self) -> int:
@@ -244,8 +244,8 @@ class FramesOnDevice:
     def from_corpus(cls, corpus: Corpus, device: str) -> FramesOnDevice:
         """Copy the stored part of a corpus to ``device`` (``"cpu"`` or ``"cuda"``)."""
         stored, table = len(corpus.features), corpus.utterances
-        there = table.start < stored
-        parts = corpus.features, corpus.targets[:stored], table.start[there], table.frames[there]
+        mask = table.start < stored
+        parts = corpus.features, corpus.targets[:stored], table.start[mask], table.frames[mask]
         return cls.from_arrays(*parts, corpus.context, device)
 
     @classmethod
@@ -271,8 +271,8 @@ class FramesOnDevice:
         before = np.zeros(len(targets), np.int64)
         before[row_numbers(start, frames)] = splice_offsets(frames, context)
         parts = features[longer_rows(start, frames, context)], before, targets.astype(np.int64)
-        longer_features, first_spliced, wanted = (torch.as_tensor(p).to(device) for p in parts)
-        return cls(longer_features, first_spliced, wanted, context)
+        longer_features, first_spliced, labels = (torch.as_tensor(p).to(device) for p in parts)
+        return cls(longer_features, first_spliced, labels, context)
 
     @property
     def device(self) -> torch.device:
@@ -296,8 +296,8 @@ class FramesOnDevice:
 def longer_rows(start: np.ndarray, frames: np.ndarray, context: int) -> np.ndarray:
     """Row numbers of utterances, with first and last frames repeated ``context`` times more."""
     longer = frames + 2 * context
-    first, last = np.repeat(start, longer), np.repeat(start + frames - 1, longer)
-    return np.clip(row_numbers(start - context, longer), first, last)
+    low, high = np.repeat(start, longer), np.repeat(start + frames - 1, longer)
+    return np.clip(row_numbers(start - context, longer), low, high)
 
 
 def splice_offsets(frames: np.ndarray, context: int) -> np.ndarray:

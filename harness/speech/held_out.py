@@ -136,21 +136,21 @@ class SequenceEvaluator:
 
     @torch.no_grad()
     def _posteriors(self, model: Tensor, part: Utterances) -> Iterable[np.ndarray]:
-        for first, length in zip(part.start.tolist(), part.frames.tolist(), strict=True):
-            rows = torch.arange(first, first + length, device=model.device)
+        for start, length in zip(part.start.tolist(), part.frames.tolist(), strict=True):
+            rows = torch.arange(start, start + length, device=model.device)
             yield log_posteriors(self.net, model, self.frames.gather(rows.unsqueeze(0)).x[0])
 
     def _wrong(self, part: Utterances, i: int, posteriors: np.ndarray) -> int:
-        first = int(part.start[i])
-        return int((posteriors.argmax(1) != self.corpus.targets[first:][: len(posteriors)]).sum())
+        start = int(part.start[i])
+        return int((posteriors.argmax(1) != self.corpus.targets[start:][: len(posteriors)]).sum())
 
 
 def lags(timeline: Timeline, config: SequenceConfig) -> dict[str, float]:
     """Mean, median and 95th percentile of the lags from each kind of read, in folds and seconds."""
     return {
         f"{name}_{unit}_{figure}": value
-        for name, read in config.reads().items()
-        for unit, values in read(timeline)._asdict().items()
+        for name, lags_of in config.reads().items()
+        for unit, values in lags_of(timeline)._asdict().items()
         for figure, value in _summarise(values).items()
     }
 

@@ -195,23 +195,16 @@ class Sequence(Spec, TimingProtocol):
         Args:
             lengths: [N, Q] frames of each worker's utterances in its order, then zeros.
         """
-        given = replace(self)
-        object.__setattr__(given, "lengths", np.ascontiguousarray(lengths, np.int64))
-        return given
+        protocol = replace(self)
+        object.__setattr__(protocol, "lengths", np.ascontiguousarray(lengths, np.int64))
+        return protocol
 
     @property
     def rules(self) -> Rules:
         """The settings for the kernel."""
-        return Rules(
-            shards=self.shards,
-            fetch_s=self.fetch_s or 0.0,
-            fetch_every=self.fetch_every,
-            frames=self.frames,
-            frames_cv=self.frames_cv,
-            kept=self.kept,
-            decode_cost=self.decode_cost,
-            shuffled=self.shuffled,
-        )
+        settings: dict[str, Any] = {name: getattr(self, name) for name in Rules._fields}
+        settings["fetch_s"] = self.fetch_s or 0.0
+        return Rules(**settings)
 
     def start(self, cluster: Cluster, workers: int) -> State:
         """Initial state: trainers idle with empty slots, decoders before their first utterance.
@@ -287,17 +280,17 @@ class Sequence(Spec, TimingProtocol):
     ) -> tuple[int, Timeline]:
         """Run to a limit or until ``room`` folds are recorded: reason of the stop, timeline."""
         room = min(room, 1 << 13)
-        first = int(state.clock[0]["version"])
+        start = int(state.clock[0]["version"])
         record = Record(
             folded=np.empty(room, TRAINER),
             pieces=np.empty((room if spans else 0, self.shards), PIECE_SPAN),
             decodes=np.empty(room + 2 * state.slots.size, DECODE),
             counts=np.zeros(2, np.int64),
         )
-        why = run(state, costs, self.rules, limits, record)
+        reason = run(state, costs, self.rules, limits, record)
         folded = record.folded[: record.counts[0]]
-        numbers = np.arange(first, first + len(folded), dtype=np.int64)
-        return why, Timeline(
+        numbers = np.arange(start, start + len(folded), dtype=np.int64)
+        return reason, Timeline(
             folds=Folds(numbers, folded["fold_end_s"].copy()),
             contributions=_contributions(numbers, folded),
             spans=_spans(folded, record.pieces[: len(folded)]) if spans else Spans(),
@@ -335,8 +328,8 @@ def _spans(trainers: np.ndarray, pieces: np.ndarray) -> Spans:
     instants = np.stack([trainers[name] for name in names], axis=1)
     start_s = np.concatenate([instants[:, :-1], pieces["start_s"]], axis=1).reshape(-1)
     end_s = np.concatenate([instants[:, 1:], pieces["end_s"]], axis=1).reshape(-1)
-    own = np.repeat(trainers["worker"][:, None], 3, axis=1)
-    worker = np.concatenate([own, -1 - pieces["shard"]], axis=1).astype(np.int32).reshape(-1)
+    workers = np.repeat(trainers["worker"][:, None], 3, axis=1)
+    worker = np.concatenate([workers, -1 - pieces["shard"]], axis=1).astype(np.int32).reshape(-1)
     kinds = [0, 1, 2, *[3] * pieces.shape[1]]
     kind = np.tile(np.array(kinds, np.int32), len(trainers))
     busy = end_s > start_s
@@ -382,21 +375,21 @@ def happen(
 ) -> None:
     """Remove the first event of the tournament and run its handler."""
     set_leaf(state.events, leaf, np.inf, 1 << 62)
-    who = leaf % len(state.trainers)
+    worker = leaf % len(state.trainers)
     if kind == FOLDED:
-        fold(state, record, who)
+        fold(state, record, worker)
     elif kind == PIECE:
-        arrive(state, costs, rules, who)
+        arrive(state, costs, rules, worker)
     elif kind == COMPUTED:
-        trainer = state.trainers[who]
+        trainer = state.trainers[worker]
         trainer.pieces = 0
-        plan_piece(state, costs, rules, who)
+        plan_piece(state, costs, rules, worker)
     elif kind == DECODED:
-        hand_over(state, costs, rules, who)
+        hand_over(state, costs, rules, worker)
     elif kind == TRAINER_READ:
-        train(state, costs, rules, limits, record, who)
+        train(state, costs, rules, limits, record, worker)
     else:
-        read(state, costs, rules, who)
+        read(state, costs, rules, worker)
 
 
 @kernel
@@ -411,39 +404,39 @@ def plan(state: State, leaf: int, time_s: float, kind: int) -> None:
 def wake(state: State) -> None:
     """Plan reads of idle trainers and new decoders at once, in order of worker index."""
     count, now_s = len(state.trainers), state.clock[0].now_s
-    for who in range(count):
-        if state.decoders[who].phase == NEVER_STARTED:
-            plan(state, who, now_s, DECODER_READ)
-        if state.trainers[who].phase == PARKED:
-            state.trainers[who].phase = ABOUT_TO_READ
+    for worker in range(count):
+        if state.decoders[worker].phase == NEVER_STARTED:
+            plan(state, worker, now_s, DECODER_READ)
+        if state.trainers[worker].phase == PARKED:
+            state.trainers[worker].phase = ABOUT_TO_READ
             state.clock[0].busy += 1
-            plan(state, count + who, now_s, TRAINER_READ)
+            plan(state, count + worker, now_s, TRAINER_READ)
 
 
 @kernel
-def read(state: State, costs: Costs, rules: Rules, who: int) -> None:
+def read(state: State, costs: Costs, rules: Rules, worker: int) -> None:
     """Start the decoder's next utterance; without one the decoder has finished."""
-    decoder, trainer = state.decoders[who], state.trainers[who]
-    given = state.lengths.shape[1]
-    if given == 0:
-        number = (who, decoder.decoded)
+    decoder, trainer = state.decoders[worker], state.trainers[worker]
+    count = state.lengths.shape[1]
+    if count == 0:
+        number = (worker, decoder.decoded)
         length = rules.frames * laws.gamma(costs.length_key, *number, rules.frames_cv)
         frames = max(1, int(length + 0.5))
-        decode(state, costs, rules, who, frames, max(1, int(frames * rules.kept + 0.5)))
-    elif decoder.decoded < given and state.lengths[who, decoder.decoded] > 0:
-        decode(state, costs, rules, who, state.lengths[who, decoder.decoded], UNTOLD)
+        decode(state, costs, rules, worker, frames, max(1, int(frames * rules.kept + 0.5)))
+    elif decoder.decoded < count and state.lengths[worker, decoder.decoded] > 0:
+        decode(state, costs, rules, worker, state.lengths[worker, decoder.decoded], UNTOLD)
     else:
         decoder.phase = FINISHED
         # a starved trainer would wait for ever: it trains on the frames that are left
         if trainer.phase == STARVED:
             trainer.phase = ABOUT_TO_READ
-            plan(state, len(state.trainers) + who, state.clock[0].now_s, TRAINER_READ)
+            plan(state, len(state.trainers) + worker, state.clock[0].now_s, TRAINER_READ)
 
 
 @kernel
-def decode(state: State, costs: Costs, rules: Rules, who: int, frames: int, kept: int) -> None:
+def decode(state: State, costs: Costs, rules: Rules, worker: int, frames: int, kept: int) -> None:
     """Start decoding an utterance, with the newest parameters if a fetch is due."""
-    clock, decoder = state.clock[0], state.decoders[who]
+    clock, decoder = state.clock[0], state.decoders[worker]
     due = rules.fetch_s == 0.0 or decoder.phase == NEVER_STARTED
     if not due:
         due = int(clock.now_s / rules.fetch_s) > int(decoder.read_at_s / rules.fetch_s)
@@ -452,7 +445,7 @@ def decode(state: State, costs: Costs, rules: Rules, who: int, frames: int, kept
         decoder.version = clock.version
         decoder.read_at_s = clock.now_s
         seconds = costs.copy_s + costs.latency_s
-    entry = state.waiting[who, state.waiting.shape[1] - 1]
+    entry = state.waiting[worker, state.waiting.shape[1] - 1]
     entry.utterance = clock.utterances
     entry.version = decoder.version
     entry.read_at_s = decoder.read_at_s
@@ -460,74 +453,74 @@ def decode(state: State, costs: Costs, rules: Rules, who: int, frames: int, kept
     clock.utterances += 1
     decoder.decoded += 1
     decoder.phase = DECODING
-    frame_s = costs.compute_s[who] / state.slots.shape[1]
-    plan(state, who, clock.now_s + seconds + frames * rules.decode_cost * frame_s, DECODED)
+    frame_s = costs.compute_s[worker] / state.slots.shape[1]
+    plan(state, worker, clock.now_s + seconds + frames * rules.decode_cost * frame_s, DECODED)
 
 
 @kernel
-def hand_over(state: State, costs: Costs, rules: Rules, who: int) -> None:
+def hand_over(state: State, costs: Costs, rules: Rules, worker: int) -> None:
     """Queue the decoded utterance and wake a starved trainer; block if the queue is full.
 
     An utterance without kept frames is dropped.
     """
-    decoder, trainer = state.decoders[who], state.trainers[who]
+    decoder, trainer = state.decoders[worker], state.trainers[worker]
     room = state.waiting.shape[1] - 1
-    if state.waiting[who, room].kept == 0:
-        plan(state, who, state.clock[0].now_s, DECODER_READ)
+    if state.waiting[worker, room].kept == 0:
+        plan(state, worker, state.clock[0].now_s, DECODER_READ)
         return
     if decoder.waiting == room:
         decoder.phase = BLOCKED
         return
     place = (decoder.first_waiting + decoder.waiting) % room
-    state.waiting[who, place] = state.waiting[who, room]
+    state.waiting[worker, place] = state.waiting[worker, room]
     decoder.waiting += 1
     if trainer.phase == STARVED:
         trainer.phase = ABOUT_TO_READ
-        plan(state, len(state.trainers) + who, state.clock[0].now_s, TRAINER_READ)
-    plan(state, who, state.clock[0].now_s, DECODER_READ)
+        plan(state, len(state.trainers) + worker, state.clock[0].now_s, TRAINER_READ)
+    plan(state, worker, state.clock[0].now_s, DECODER_READ)
 
 
 @kernel
-def load(state: State, costs: Costs, rules: Rules, record: Record, who: int, place: int) -> bool:
+def load(state: State, costs: Costs, rules: Rules, record: Record, worker: int, place: int) -> bool:
     """Refill an empty slot from the head of the queue; returns whether it has an utterance."""
-    decoder, room = state.decoders[who], state.waiting.shape[1] - 1
-    slot = state.slots[who, place]
+    decoder, room = state.decoders[worker], state.waiting.shape[1] - 1
+    slot = state.slots[worker, place]
     if slot.left > 0:
         return True
     if decoder.waiting == 0:
         return False
-    state.slots[who, place] = state.waiting[who, decoder.first_waiting]
+    state.slots[worker, place] = state.waiting[worker, decoder.first_waiting]
     decoder.first_waiting = (decoder.first_waiting + 1) % room
     decoder.waiting -= 1
     row = record.decodes[record.counts[1]]
-    row.worker, row.slot, row.utterance = who, place, slot.utterance
+    row.worker, row.slot, row.utterance = worker, place, slot.utterance
     row.decode_version, row.decode_time_s = slot.version, slot.read_at_s
-    row.first_step, row.steps = state.trainers[who].step, slot.kept
+    row.first_step, row.steps = state.trainers[worker].step, slot.kept
     record.counts[1] += 1
     if decoder.phase == BLOCKED:  # the queue has room again for the utterance in the decoder
         decoder.phase = DECODING
-        hand_over(state, costs, rules, who)
+        hand_over(state, costs, rules, worker)
     return True
 
 
 @kernel
-def gather(state: State, costs: Costs, rules: Rules, record: Record, who: int) -> bool:
+def gather(state: State, costs: Costs, rules: Rules, record: Record, worker: int) -> bool:
     """Gather a minibatch; returns whether it is full, or the decoder has finished."""
-    trainer, size = state.trainers[who], state.slots.shape[1]
+    trainer, size = state.trainers[worker], state.slots.shape[1]
     if rules.shuffled:
         trainer.gathered = 0
         for place in range(size):
-            trainer.gathered += load(state, costs, rules, record, who, place)
+            trainer.gathered += load(state, costs, rules, record, worker, place)
     else:
-        while trainer.gathered < size and load(state, costs, rules, record, who, 0):
-            take(state, who, 0, size - trainer.gathered)
-    return trainer.gathered == size or state.decoders[who].phase == FINISHED
+        while trainer.gathered < size and load(state, costs, rules, record, worker, 0):
+            take(state, worker, 0, size - trainer.gathered)
+    return trainer.gathered == size or state.decoders[worker].phase == FINISHED
 
 
 @kernel
-def take(state: State, who: int, place: int, most: int) -> None:
+def take(state: State, worker: int, place: int, most: int) -> None:
     """Move at most ``most`` frames of a slot into the minibatch."""
-    trainer, slot = state.trainers[who], state.slots[who, place]
+    trainer, slot = state.trainers[worker], state.slots[worker, place]
     count = min(most, slot.left)
     if count > 0:
         slot.left -= count
@@ -537,17 +530,17 @@ def take(state: State, who: int, place: int, most: int) -> None:
 
 @kernel
 def train(
-    state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, who: int
+    state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, worker: int
 ) -> None:
     """Read and take a frame of every slot; park at a limit, starve without enough frames."""
-    clock, trainer = state.clock[0], state.trainers[who]
+    clock, trainer = state.clock[0], state.trainers[worker]
     if clock.version + clock.under_way >= limits.dispatch or clock.now_s > limits.dispatch_s:
         trainer.phase = PARKED
         clock.busy -= 1
         return
     if trainer.gathered == 0:
         trainer.decode_version = NONE_YET
-    if not gather(state, costs, rules, record, who):
+    if not gather(state, costs, rules, record, worker):
         trainer.phase = STARVED
         return
     if trainer.gathered == 0:
@@ -557,7 +550,7 @@ def train(
     if rules.shuffled:
         trainer.gathered = 0
         for place in range(state.slots.shape[1]):
-            take(state, who, place, 1)
+            take(state, worker, place, 1)
     trainer.phase = UNDER_WAY
     clock.under_way += 1
     trainer.fetch_start_s = trainer.fetch_end_s = clock.now_s
@@ -570,30 +563,30 @@ def train(
     trainer.first_step = clock.dispatched
     trainer.copy_s = costs.copy_s
     share = trainer.gathered / state.slots.shape[1]
-    trainer.compute_s = computation_s(costs, who, trainer.step) * share
-    trainer.fold_s = folding_s(costs, who, trainer.step)
+    trainer.compute_s = computation_s(costs, worker, trainer.step) * share
+    trainer.fold_s = folding_s(costs, worker, trainer.step)
     trainer.compute_end_s = trainer.fetch_end_s + trainer.compute_s
     trainer.step += 1
     trainer.gathered = 0
     clock.dispatched += 1
-    plan(state, len(state.trainers) + who, trainer.compute_end_s, COMPUTED)
+    plan(state, len(state.trainers) + worker, trainer.compute_end_s, COMPUTED)
 
 
 @kernel
-def plan_piece(state: State, costs: Costs, rules: Rules, who: int) -> None:
+def plan_piece(state: State, costs: Costs, rules: Rules, worker: int) -> None:
     """Plan the arrival of the next piece; pieces are sent one after the other."""
-    trainer = state.trainers[who]
+    trainer = state.trainers[worker]
     sent_s = trainer.compute_end_s + trainer.copy_s * ((trainer.pieces + 1) / rules.shards)
-    plan(state, len(state.trainers) + who, sent_s + costs.latency_s, PIECE)
+    plan(state, len(state.trainers) + worker, sent_s + costs.latency_s, PIECE)
 
 
 @kernel
-def arrive(state: State, costs: Costs, rules: Rules, who: int) -> None:
+def arrive(state: State, costs: Costs, rules: Rules, worker: int) -> None:
     """Queue a piece at its shard; the last piece fixes the end of the fold."""
-    clock, trainer = state.clock[0], state.trainers[who]
+    clock, trainer = state.clock[0], state.trainers[worker]
     # neighbours start at different shards, so that equal workers do not queue at one
-    shard = (who + trainer.pieces) % rules.shards
-    piece = state.pieces[who, trainer.pieces]
+    shard = (worker + trainer.pieces) % rules.shards
+    piece = state.pieces[worker, trainer.pieces]
     piece.shard = shard
     piece.start_s = max(clock.now_s, state.shard_free_s[shard])
     piece.end_s = piece.start_s + trainer.fold_s / rules.shards
@@ -603,23 +596,23 @@ def arrive(state: State, costs: Costs, rules: Rules, who: int) -> None:
     )
     trainer.pieces += 1
     if trainer.pieces < rules.shards:
-        plan_piece(state, costs, rules, who)
+        plan_piece(state, costs, rules, worker)
     else:
         trainer.push_end_s = clock.now_s
-        plan(state, len(state.trainers) + who, trainer.fold_end_s, FOLDED)
+        plan(state, len(state.trainers) + worker, trainer.fold_end_s, FOLDED)
 
 
 @kernel
-def fold(state: State, record: Record, who: int) -> None:
+def fold(state: State, record: Record, worker: int) -> None:
     """Record the fold that all shards have completed; the trainer takes its next minibatch."""
-    clock, trainer = state.clock[0], state.trainers[who]
+    clock, trainer = state.clock[0], state.trainers[worker]
     row = record.counts[0]
     record.folded[row] = trainer
     if len(record.pieces) > 0:
         for place in range(record.pieces.shape[1]):
-            record.pieces[row, place] = state.pieces[who, place]
+            record.pieces[row, place] = state.pieces[worker, place]
     record.counts[0] += 1
     clock.version += 1
     clock.under_way -= 1
     trainer.phase = ABOUT_TO_READ
-    plan(state, len(state.trainers) + who, clock.now_s, TRAINER_READ)
+    plan(state, len(state.trainers) + worker, clock.now_s, TRAINER_READ)

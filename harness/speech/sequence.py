@@ -69,14 +69,14 @@ class Plateau:
             values: the criterion, larger is better; the first value is that of the start.
         """
         if self.at:
-            return first * self.factor ** sum(each < len(values) for each in self.at)
+            return first * self.factor ** sum(number < len(values) for number in self.at)
         rate, fallen, since = first, 0, 1
-        for now in range(1, len(values)):
-            if fallen < self.most and now - since >= self.patience:
-                before, recent = values[: now - self.patience + 1], values[: now + 1]
+        for reading in range(1, len(values)):
+            if fallen < self.most and reading - since >= self.patience:
+                before, recent = values[: reading - self.patience + 1], values[: reading + 1]
                 gained = max(before) - values[0]
                 if max(recent) - max(before) <= self.least_gain * gained:
-                    rate, fallen, since = rate * self.factor, fallen + 1, now
+                    rate, fallen, since = rate * self.factor, fallen + 1, reading
         return rate
 
 

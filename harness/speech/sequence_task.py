@@ -54,13 +54,13 @@ class SequenceApplication(Application[SequenceConfig]):
         asked = replace(asked, table={**self.usual, **asked.table})
         start: object = asked.table.get("start")
         if not isinstance(start, Mapping):
-            told = "start: missing; needed: a table with the run it starts from"
-            raise UserError(asked.task + told)
-        own = dict(cast(Mapping[str, Any], start))
-        asked.refuse([f"{TASK}.start.{name}" for name in (*FOLLOWS, *SHARED) if name in own])
-        table, _ = read_corpus(asked, own.get("hidden"))
+            lack = "start: missing; needed: a table with the run it starts from"
+            raise UserError(asked.task + lack)
+        part = dict(cast(Mapping[str, Any], start))
+        asked.refuse([f"{TASK}.start.{name}" for name in (*FOLLOWS, *SHARED) if name in part])
+        table, _ = read_corpus(asked, part.get("hidden"))
         shared = {name: table[name] for name in (*SHARED, "fingerprint", "device")}
-        table["start"] = {**own, **shared}
+        table["start"] = {**part, **shared}
         return build(SequenceConfig, table, str(asked.path), named=key_in_file)
 
     def execute(self, config: SequenceConfig, store: Store, watch: Watch) -> Run:
@@ -92,8 +92,8 @@ class SequenceApplication(Application[SequenceConfig]):
             raise UserError(f"frames kept: {share:.3g} of all fill no minibatch")
         if folds >= most:  # simulated in part: the run's folds follow from the kept frames
             folds = round(config.passes * float(pieces.frames.sum()) * share / config.slots)
-        each = np.diff(np.linspace(0, folds, config.passes + 1).round().astype(int))
-        return Whole.from_timeline(timeline, steady_rate(timeline), each.tolist())
+        ends = np.diff(np.linspace(0, folds, config.passes + 1).round().astype(int))
+        return Whole.from_timeline(timeline, steady_rate(timeline), ends.tolist())
 
     def sampled(self, config: SequenceConfig) -> tuple[SequenceConfig, int]:
         """See `Application`."""
@@ -111,10 +111,10 @@ class SequenceApplication(Application[SequenceConfig]):
             return asked
         if finished is None:
             return Sequence().kept
-        found = float(finished.summary["kept_frames"])
-        if not found > 0.0:
+        share_kept = float(finished.summary["kept_frames"])
+        if not share_kept > 0.0:
             raise UserError(f"{finished.dir}: kept no frame; give --kept")
-        return found
+        return share_kept
 
     def describe(self, config: SequenceConfig, share: float) -> Iterator[tuple[str, str]]:
         """See `Application`."""
@@ -137,11 +137,11 @@ def time_decoded(
         most: largest number of folds to simulate.
     """
     simulation, order = config.simulation(train), config.orders(train)
-    kept = np.rint(share * train.frames).astype(np.int64)
+    counts = np.rint(share * train.frames).astype(np.int64)
     segments: list[Timeline] = []
     while True:
         segments.append(simulation.advance(folds=WITHOUT_LIMIT))
-        begun = simulation.asked()
-        if not len(begun.worker) or simulation.version >= most:
+        queries = simulation.asked()
+        if not len(queries.worker) or simulation.version >= most:
             return concat(segments)
-        simulation.answer(begun.worker, kept[order[begun.worker, begun.number]])
+        simulation.answer(queries.worker, counts[order[queries.worker, queries.number]])

@@ -97,11 +97,11 @@ class SequenceTraining(Training[SequenceExecutor]):
         self.log("insertion_penalty/iterate", tuned.best.insertion)
         self.log("acoustic_scale_decided/iterate", float(tuned.decided))
         for test in self.corpus.tests:
-            found = self.evaluator.test(test, model, order, tuned)
-            self.word_errors[f"{test}/lengths"] = found.lengths
-            self.word_errors[f"{test}/iterate/{self.config.passes}"] = found.errors
-            self.log(f"{test}_frame_error/iterate", found.frame_error)
-            self.log(f"{test}_word_error/iterate", found.word_error)
+            scores = self.evaluator.test(test, model, order, tuned)
+            self.word_errors[f"{test}/lengths"] = scores.lengths
+            self.word_errors[f"{test}/iterate/{self.config.passes}"] = scores.errors
+            self.log(f"{test}_frame_error/iterate", scores.frame_error)
+            self.log(f"{test}_word_error/iterate", scores.word_error)
 
     @property
     def epoch(self) -> float:
@@ -124,8 +124,8 @@ class SequenceTraining(Training[SequenceExecutor]):
         Raises:
             Diverged: an utterance had values that are not finite.
         """
-        for each in decoded:
-            self.tally.add(each)
+        for utterance in decoded:
+            self.tally.add(utterance)
         if self.tally.troubles["not finite"]:
             raise Diverged
 
@@ -133,15 +133,15 @@ class SequenceTraining(Training[SequenceExecutor]):
 
     def evaluate(self) -> None:
         """Measure the server's model and log the statistics since the last time; see `Training`."""
-        found = self.evaluator.evaluate_held_out(self.model_to_deploy(), words=self.config.test)
-        self.measured.append(found.criterion)
-        self._log_held_out(found)
+        scores = self.evaluator.evaluate_held_out(self.model_to_deploy(), words=self.config.test)
+        self.measured.append(scores.criterion)
+        self._log_held_out(scores)
         self._log_tally()
         self.log("rate", self.rate)
         passes = max(float(self.config.passes), 1.0)
-        measured = f"{self.config.metric} {self.config.show(found.frame_error)}"
+        measured = f"{self.config.metric} {self.config.show(scores.frame_error)}"
         self.watch(Progress(self.writer.hash, self.epoch, passes, measured))
-        if has_collapsed(self.config.criterion.kind, self.measured[0], found.criterion):
+        if has_collapsed(self.config.criterion.kind, self.measured[0], scores.criterion):
             raise Diverged
 
     def _last_measured_version(self) -> int:
@@ -149,22 +149,22 @@ class SequenceTraining(Training[SequenceExecutor]):
         rows = self.writer.rows()
         return int(rows[-1]["fold"]) if rows else -1
 
-    def _log_held_out(self, found: HoldoutScores) -> None:
-        self.log("held_out_criterion", found.criterion)
-        self.log("dev_frame_error/iterate", found.frame_error)
-        if found.words is not None:
-            self.log("dev_word_error/iterate", found.words.best.rate)
-            self.log("dev_acoustic_scale/iterate", found.words.best.scale)
+    def _log_held_out(self, scores: HoldoutScores) -> None:
+        self.log("held_out_criterion", scores.criterion)
+        self.log("dev_frame_error/iterate", scores.frame_error)
+        if scores.words is not None:
+            self.log("dev_word_error/iterate", scores.words.best.rate)
+            self.log("dev_acoustic_scale/iterate", scores.words.best.scale)
 
     def _log_tally(self) -> None:
         """Log the decoding statistics since the last evaluation, and reset them."""
-        seen = self.tally
-        if seen.frames:
-            if seen.value_frames:
-                self.log("train_criterion", seen.value / seen.value_frames)
+        tally = self.tally
+        if tally.frames:
+            if tally.value_frames:
+                self.log("train_criterion", tally.value / tally.value_frames)
             for name in ("kept", "rejected", "cancelled"):
-                self.log(f"{name}_frames", getattr(seen, name) / seen.frames)
-        self.total.take_in(seen)
+                self.log(f"{name}_frames", getattr(tally, name) / tally.frames)
+        self.total.take_in(tally)
         self.tally = Tally()
 
     # -- the end, and resuming -----------------------------------------------------------
@@ -172,7 +172,7 @@ class SequenceTraining(Training[SequenceExecutor]):
     def summarise(self, status: Outcome, timeline: Timeline) -> tuple[dict[str, Any], str]:
         """See `Training`: final measurements, shares of decoded frames, times, stalenesses."""
         self.total.take_in(self.tally)
-        self.tally, total, now = Tally(), self.total, self.moment()
+        self.tally, total, moment = Tally(), self.total, self.moment()
         frames, shares = max(1, total.frames), ("kept", "rejected", "cancelled")
         summary = {
             **self.last_measured(),
@@ -180,9 +180,9 @@ class SequenceTraining(Training[SequenceExecutor]):
             **{f"trouble/{name}": count for name, count in total.troubles.items()},
             "utterances": total.utterances,
             "decoded_frames": total.frames,
-            "virtual_s": now.time_s,
-            "folds": now.fold,
-            "epochs": now.passes,
+            "virtual_s": moment.time_s,
+            "folds": moment.fold,
+            "epochs": moment.passes,
             **lags(timeline, self.config),
             "timeline_sha256": timeline.sha256(),
         }
@@ -196,12 +196,12 @@ class SequenceTraining(Training[SequenceExecutor]):
 
     def attachments(self) -> dict[str, Arrays | bytes]:
         """See `Training`; after `summarise`."""
-        found: dict[str, Arrays | bytes] = {}
+        files: dict[str, Arrays | bytes] = {}
         if self.total.troubled:
             ids = self.setup.train.id
-            named = {k: [str(ids[i]) for i in rows] for k, rows in self.total.troubled.items()}
-            found[TROUBLES] = json.dumps(named, indent=1, ensure_ascii=False).encode()
-        return found
+            ids_of = {k: [str(ids[i]) for i in rows] for k, rows in self.total.troubled.items()}
+            files[TROUBLES] = json.dumps(ids_of, indent=1, ensure_ascii=False).encode()
+        return files
 
     def loop_state(self) -> Facts:
         """See `Training`."""
@@ -243,9 +243,9 @@ def train_sequence(config: SequenceConfig, corpus: Corpus, store: Store, watch: 
     def execute(writer: RunWriter) -> None:
         start = run(config.start, store.needing(MODEL), watch)
         if start.status != "done":
-            its = f"in its cross-entropy start, run {start.hash[:SHORT]}"
+            place = f"in its cross-entropy start, run {start.hash[:SHORT]}"
             ended = "failed" if start.status == "failed" else "diverged"
-            writer.finish(ended, {}, f"{its}, {start.note}")
+            writer.finish(ended, {}, f"{place}, {start.note}")
             return
         initial = final_model(start)
         with denormals_flushed():

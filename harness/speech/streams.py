@@ -58,10 +58,10 @@ class SequenceReplay(StaleReplay):
         self.decoders = torch.zeros_like(self.replicas)
         self.decoder_versions = [-1] * self.slots
 
-    def follow(self, segment: Timeline, rate: float, begun: CountQueries) -> None:
-        """Execute a segment; ``begun`` are the utterances in decoders at its end."""
+    def follow(self, segment: Timeline, rate: float, queries: CountQueries) -> None:
+        """Execute a segment; ``queries`` are the utterances in decoders at its end."""
         for worker, version in zip(
-            begun.worker.tolist(), begun.decode_version.tolist(), strict=True
+            queries.worker.tolist(), queries.decode_version.tolist(), strict=True
         ):
             if version != self.decoder_versions[worker]:
                 self._due.setdefault(version, []).append(worker)
@@ -145,21 +145,21 @@ class Streams(OnUtterances[SequenceReplay]):
             return Step([], stats, ended=False)
         self._decoded += len(stats)
         segment = self.simulation.advance(folds=WITHOUT_LIMIT)
-        begun = self.simulation.asked()
+        queries = self.simulation.asked()
         self.batcher.follow(segment)
-        self.replay.follow(segment, rate, begun)
-        return Step([segment], stats, ended=not len(begun.worker))
+        self.replay.follow(segment, rate, queries)
+        return Step([segment], stats, ended=not len(queries.worker))
 
     def _decode(self) -> list[DecodeStats]:
         """Decode the utterances in decoders, and give the simulation their kept frames."""
-        begun = self.simulation.asked()
-        models = [self.replay.decoders[worker] for worker in begun.worker.tolist()]
-        utterances = self._orders[begun.worker, begun.number].tolist()
+        queries = self.simulation.asked()
+        models = [self.replay.decoders[worker] for worker in queries.worker.tolist()]
+        utterances = self._orders[queries.worker, queries.number].tolist()
         decoded = self._setup.decoder.decode(models, utterances)
-        for utterance, result in zip(begun.utterance.tolist(), decoded, strict=True):
+        for utterance, result in zip(queries.utterance.tolist(), decoded, strict=True):
             self.batcher.add(utterance, result.x, result.outer)
         counts = [len(result.x) for result in decoded]
-        self.simulation.answer(begun.worker, np.array(counts, np.int64))
+        self.simulation.answer(queries.worker, np.array(counts, np.int64))
         return [result.stats for result in decoded]
 
     def capture(self) -> tuple[Arrays, Facts]:

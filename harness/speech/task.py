@@ -328,7 +328,7 @@ def initial_parameters(
     """Initial parameters ``[P]`` of a run: pretrained, or drawn."""
     task = config.task
     if isinstance(task.initial, Recipe):
-        asked = PretrainingConfig(
+        config_of_rbms = PretrainingConfig(
             task.corpus,
             task.scale,
             task.fingerprint,
@@ -339,7 +339,7 @@ def initial_parameters(
             _share(config, corpus),
             shuffling="in blocks" if config.shuffling == "in blocks" else "full",
         )
-        return pretrain_or_load(asked, net, frames, corpus, store)
+        return pretrain_or_load(config_of_rbms, net, frames, corpus, store)
     generator = torch.Generator().manual_seed(stream_key(config.seed, "initialise") >> 65)
     if task.initial is not None:
         return task.initial.parameters(net.layout, generator)[0]
@@ -384,13 +384,13 @@ def _pretrain(
     def inputs(epoch: int, number: int) -> Tensor:
         return frames.gather(torch.as_tensor(orders[epoch].rows(number))[None]).x
 
-    found = pretrain(net, inputs, orders[0].steps, [config.seed], config.recipe)
-    for depth, errors in enumerate(found.reconstruction):
+    fit = pretrain(net, inputs, orders[0].steps, [config.seed], config.recipe)
+    for depth, errors in enumerate(fit.reconstruction):
         for epoch, error in enumerate(map(float, errors[:, 0]), start=1):
             writer.log(f"reconstruction/{depth}", error, fold=0, time_s=0.0, epoch=epoch)
-    writer.attach_arrays(MODEL, {"model": found.stack[0].cpu().numpy()})
+    writer.attach_arrays(MODEL, {"model": fit.stack[0].cpu().numpy()})
     writer.finish(
-        "done", {f"reconstruction/{d}": e[-1, 0].item() for d, e in enumerate(found.reconstruction)}
+        "done", {f"reconstruction/{d}": e[-1, 0].item() for d, e in enumerate(fit.reconstruction)}
     )
 
 
@@ -434,10 +434,10 @@ def align(config: ForcedAlignment, store: Store, watch: Watch) -> Run:
             return
         corpus = load_corpus_with_targets(config.network, store, watch)
         net, model = config.network.task.network(corpus), final_model(network)
-        found = compute_forced_targets(net, model.to(config.network.device), corpus, config)
-        writer.attach_arrays(TARGETS, {"targets": found})
+        moved = compute_forced_targets(net, model.to(config.network.device), corpus, config)
+        writer.attach_arrays(TARGETS, {"targets": moved})
         splits = ("train", "dev", *corpus.tests)
-        writer.finish("done", {f"moved_{s}": target_change_rate(corpus, found, s) for s in splits})
+        writer.finish("done", {f"moved_{s}": target_change_rate(corpus, moved, s) for s in splits})
 
     return store.obtain(config.to_dict(), execute)
 
@@ -461,16 +461,16 @@ def compute_forced_targets(
         Criterion(kappa=rule.kappa), references_of(corpus), log_prior(corpus)
     )
     frames = frames_of(corpus, str(model.device))
-    found = np.array(corpus.targets, np.int32)
+    targets = np.array(corpus.targets, np.int32)
     every = corpus.utterances
-    for first, length, words in zip(
+    for start, length, words in zip(
         every.start.tolist(), every.frames.tolist(), every.words, strict=True
     ):
-        rows = torch.arange(first, first + length, device=model.device)
+        rows = torch.arange(start, start + length, device=model.device)
         scores = log_posteriors(net, model, frames.gather(rows.unsqueeze(0)).x[0])
         if (path := criterion.align(scores, words)) is not None:
-            found[first : first + length] = path.targets
-    return found
+            targets[start : start + length] = path.targets
+    return targets
 
 
 def target_change_rate(corpus: Corpus, targets: np.ndarray, split: str) -> float:

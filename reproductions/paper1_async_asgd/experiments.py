@@ -31,7 +31,7 @@ from harness.networks.feedforward import Precision
 from harness.simulator import Cluster, Device, Host, Jitter, Link, Server, Workload, load_cluster
 from harness.speech.frames import shuffling_of
 from harness.speech.task import ENOUGH, Frames
-from reproductions.paper import Subject, levels
+from reproductions.paper import Differences, Subject, levels
 
 FOLDER = Path(__file__).parent
 
@@ -230,14 +230,14 @@ def experiments(subject: Subject, seed: int) -> dict[str, Experiment[Frames] | T
     """Every run of one seed, by the name the exhibits use."""
     subset, runs = PRESETS[subject.scale].subset, methods(subject, seed)
     one_pass = runs["search"].vary(tested="first pass")
-    many = runs["multi_pass"].vary(tested="at the end")
+    baseline = runs["multi_pass"].vary(tested="at the end")
     short, search = one_pass.vary(passes=1, tested="never"), cast(Search, one_pass.schedule)
     return {
         **{n: with_share(runs[n], subset).vary(tested="never") for n in ("hand", "adapt")},
         "search": with_share(one_pass, subset),
         "one_pass": one_pass,
-        "multi_pass": many,
-        "multi_pass_half": with_share(many, 0.5),
+        "multi_pass": baseline,
+        "multi_pass_half": with_share(baseline, 0.5),
         **{
             chunk_name(hours): one_pass.vary(
                 passes=1, chunk=hours * one_pass.chunk, tested_models="deployed"
@@ -254,12 +254,12 @@ def precision_of(subject: Subject) -> Precision:
     return "tf32" if (subject.scale, subject.device) == ("paper", "cuda") else "float32"
 
 
-def differences(subject: Subject) -> list[dict[str, str]]:
+def differences(subject: Subject) -> Differences:
     """Differences from the paper at this scale."""
     preset, corpus, paper = PRESETS[subject.scale], subject.corpus, REPORTED["paper"]
     minibatch = minibatch_of(subject)
     hours = corpus.frames_of("train") * corpus.frame_shift_s / 3600.0
-    rows = [
+    return [
         (
             "training speech",
             f"{paper['training_hours']} h Mandarin",
@@ -288,7 +288,6 @@ def differences(subject: Subject) -> list[dict[str, str]]:
         ("error on the test sets", "characters, decoded", _measure(corpus)),
         ("test sets", "clean7k, noise360", _tests(corpus)),
     ]
-    return [dict(zip(("what", "paper", "here"), row, strict=True)) for row in rows]
 
 
 def _rates(preset: Preset) -> str:
@@ -299,8 +298,8 @@ def _rates(preset: Preset) -> str:
 def _measure(corpus: Corpus) -> str:
     if not corpus.lm_text:
         return "isolated words, not decoded"
-    what = "characters" if corpus.name in OF_CHARACTERS else "words"
-    return f"{what}, decoded with a bigram"
+    unit = "characters" if corpus.name in OF_CHARACTERS else "words"
+    return f"{unit}, decoded with a bigram"
 
 
 def _tests(corpus: Corpus) -> str:

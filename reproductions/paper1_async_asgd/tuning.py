@@ -60,12 +60,12 @@ def trials(chosen: Mapping[str, MethodSettings]) -> dict[str, Trial]:
 
 
 def _method_trials(method: str, chosen: MethodSettings) -> Iterator[tuple[str, Trial]]:
-    what, others = OTHERS[method]
+    name, values = OTHERS[method]
     for rate in RATES:
-        given = AS_PRINTED[method]._replace(rate=rate)
-        yield f"tuning {method}, rate {rate:g}", Trial(method, given)
-    for other in others:
-        yield f"tuning {method}, {what} {other:.3g}", Trial(method, chosen._replace(other=other))
+        settings = AS_PRINTED[method]._replace(rate=rate)
+        yield f"tuning {method}, rate {rate:g}", Trial(method, settings)
+    for value in values:
+        yield f"tuning {method}, {name} {value:.3g}", Trial(method, chosen._replace(other=value))
 
 
 def tuning_configs(subject: Subject) -> dict[str, Experiment[Frames]]:
@@ -110,19 +110,19 @@ def _describe_method(
 ) -> str:
     """Sentence on a method's settings, and on the trial with the lowest error."""
     every = trials(chosen).items()
-    own = {trial.given: ends[name].estimate for name, trial in every if trial.method == method}
-    best, used = min(own, key=lambda given: own[given]), chosen[method]
+    errors = {trial.given: ends[name].estimate for name, trial in every if trial.method == method}
+    best, used = min(errors, key=lambda settings: errors[settings]), chosen[method]
     lowest = "the lowest" if best == used else f"lowest: {best.rate:g} with {best.other:.3g}"
-    what = OTHERS[method][0]
-    told = f"{LABELS[method]} begins at {used.rate:g}, {what} {used.other:.3g} ({lowest}"
+    setting = OTHERS[method][0]
+    sentence = f"{LABELS[method]} begins at {used.rate:g}, {setting} {used.other:.3g} ({lowest}"
     open_ = " and ".join(_settings_at_end(method, used))
-    return f"{told}; {open_} at an end of what was tried)." if open_ else f"{told})."
+    return f"{sentence}; {open_} at an end of what was tried)." if open_ else f"{sentence})."
 
 
 def _settings_at_end(method: str, used: MethodSettings) -> list[str]:
     """Names of a method's settings that lie at an end of the tried values."""
-    what, others = OTHERS[method]
-    tried = {"rate": (used.rate, RATES), what: (used.other, others)}
+    setting, values = OTHERS[method]
+    tried = {"rate": (used.rate, RATES), setting: (used.other, values)}
     return [name for name, (value, grid) in tried.items() if value in (min(grid), max(grid))]
 
 

@@ -110,9 +110,9 @@ def loss_difference_ci(a: Counts, b: Counts, c: Counts, d: Counts, lengths: Coun
         rate_ci(errors, lengths)
     if not (b.sum() and d.sum()):
         return Interval(np.nan)
-    first, one = _linearise(a, b, lengths)
-    second, other = _linearise(c, d, lengths)
-    return rate_ci(first - second + (one - other) * lengths, lengths)
+    loss, ratio = _linearise(a, b, lengths)
+    second, second_ratio = _linearise(c, d, lengths)
+    return rate_ci(loss - second + (ratio - second_ratio) * lengths, lengths)
 
 
 def _linearise(a: Counts, b: Counts, lengths: Counts) -> tuple[Array, float]:

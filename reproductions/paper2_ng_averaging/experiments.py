@@ -28,7 +28,7 @@ from harness.experiment.timing import TimingConfig
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.speech.frames import shuffling_of
 from harness.speech.task import ENOUGH, Frames
-from reproductions.paper import DEVELOPMENT, Subject, levels
+from reproductions.paper import DEVELOPMENT, Differences, Subject, levels
 from reproductions.paper2_ng_averaging.checks import AllReduceConfig, EquivalenceConfig
 from reproductions.paper2_ng_averaging.prediction import (
     COLLECTIVE,
@@ -187,42 +187,42 @@ def build_configs(subject: Subject, seed: int) -> dict[str, Experiment[Frames]]:
     """Every setting with a rate of its own, at that rate."""
     scale, preset = subject.scale, PRESETS[subject.scale]
     ng = {n: build_averaging(subject, seed, n) for n in NODES}
-    many, averaged = ng[MANY], ModelAveraging(natural(preset))
+    sixteen, averaged = ng[MANY], ModelAveraging(natural(preset))
     smaller = PRINTED["small_minibatch"]
     minibatch = max(1, round(preset.minibatch * smaller / PRINTED["minibatch"]))
     small = (Stage(minibatch, smaller, preset.share),)
     newbob = {"schedule": Halving(PRINTED["first_rate"]), "passes": preset.most_passes}
     # As in section 5.6: over the passes that newbob took.
     passes = min(newbob_passes(scale, preset.passes), preset.most_passes)
-    exponential = {"schedule": replace(cast(Exponential, many.schedule), passes=passes)}
+    exponential = {"schedule": replace(cast(Exponential, sixteen.schedule), passes=passes)}
     # Gradients are averaged after every minibatch, models after every `EVERY` of them.
     always = replace(averaging(), every=1)
     settings = {
         **{f"ng_{n}": config for n, config in ng.items()},
         **{f"random_{n}": ng[n].vary(initial=WideRandom()) for n in (1, 32)},
         **{f"rbm_{n}": ng[n].vary(initial=pretraining(preset.pretraining)) for n in (1, 32)},
-        "every_20": many.vary(protocol=averaging(2 * EVERY)),
+        "every_20": sixteen.vary(protocol=averaging(2 * EVERY)),
         **{f"small_{n}": ng[n].vary(stages=small) for n in (1, MANY)},
         **{f"newbob_{n}": ng[n].vary(**newbob) for n in (1, MANY)},
         **{f"exponential_{n}": ng[n].vary(**exponential, passes=passes) for n in (1, MANY)},
         **{f"sgd_{n}": ng[n].vary(algorithm=ModelAveraging(plain(preset))) for n in (1, MANY)},
-        "gradients": many.vary(algorithm=GradientAveraging(plain(preset)), protocol=always),
-        "bmuf": many.vary(algorithm=replace(averaged, outer=BlockMomentum())),
-        "outer": many.vary(algorithm=replace(averaged, outer=OuterNesterov())),
+        "gradients": sixteen.vary(algorithm=GradientAveraging(plain(preset)), protocol=always),
+        "bmuf": sixteen.vary(algorithm=replace(averaged, outer=BlockMomentum())),
+        "outer": sixteen.vary(algorithm=replace(averaged, outer=OuterNesterov())),
     }
     return {n: with_rate(c, found_rate(scale, n, c.workers)) for n, c in settings.items()}
 
 
 def derive_configs(runs: Mapping[str, Experiment[Frames]]) -> dict[str, Experiment[Frames]]:
     """Settings with a rate derived from another setting's."""
-    many, rate = runs[f"ng_{MANY}"], runs["ng_1"].schedule.rate
-    averaged = cast(ModelAveraging, many.algorithm)
+    sixteen, rate = runs[f"ng_{MANY}"], runs["ng_1"].schedule.rate
+    averaged = cast(ModelAveraging, sixteen.algorithm)
     return {
-        "scaled": with_rate(many, MANY * rate),
-        "unscaled": with_rate(many, rate),
-        "overlapped": many.vary(protocol=replace(averaging(), overlap=True)),
-        "restarted": many.vary(algorithm=replace(averaged, restart="pass")),
-        "restarted_each": many.vary(algorithm=replace(averaged, restart="round")),
+        "scaled": with_rate(sixteen, MANY * rate),
+        "unscaled": with_rate(sixteen, rate),
+        "overlapped": sixteen.vary(protocol=replace(averaging(), overlap=True)),
+        "restarted": sixteen.vary(algorithm=replace(averaged, restart="pass")),
+        "restarted_each": sixteen.vary(algorithm=replace(averaged, restart="round")),
     }
 
 
@@ -272,7 +272,7 @@ def experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
     return {**runs, **derive_configs(runs), **search(subject), **timings(seed)}
 
 
-def differences(subject: Subject) -> list[dict[str, str]]:
+def differences(subject: Subject) -> Differences:
     """Differences from the paper at this scale."""
     preset, corpus = PRESETS[subject.scale], subject.corpus
     hours = preset.share * corpus.frames_of("train") * corpus.frame_shift_s / 3600.0
@@ -280,7 +280,7 @@ def differences(subject: Subject) -> list[dict[str, str]]:
     ranks = "/".join(map(str, preset.ranks))
     swept = "swept on development data for each setting that is compared"
     unswept = "0.32 times the workers"
-    rows = [
+    return [
         (
             "training speech",
             f"{PRINTED['training_hours']} h Switchboard",
@@ -317,7 +317,6 @@ def differences(subject: Subject) -> list[dict[str, str]]:
         ("all-reduce", "MPI's choice", "Rabenseifner's algorithm"),
         ("decoding", "trigram", "bigram, scale tuned on the development set"),
     ]
-    return [dict(zip(("what", "paper", "here"), row, strict=True)) for row in rows]
 
 
 def _pretraining(corpus: Corpus, preset: Preset) -> str:

@@ -43,15 +43,15 @@ def configs(subject: Subject, seed: int, size: SizePlan) -> Mapping[str, Experim
 def error_rate(run: Run, arm: str, label: str) -> float:
     """Word error rate on all test sets together, of the last model."""
     del arm, label
-    last = run.summary["passes"] - 1
-    errors = sum(int(errors_of_utterances([run], f"{t}/iterate/{last}").sum()) for t in LABELS)
+    stage = run.summary["passes"] - 1
+    errors = sum(int(errors_of_utterances([run], f"{t}/iterate/{stage}").sum()) for t in LABELS)
     return errors / sum(int(lengths_of_utterances([run], t).sum()) for t in LABELS)
 
 
 def _paper_ratio() -> float:
     """The paper's own ratio, of its rates on all sets together."""
-    many, one = (sum(paper_error_rate(arm, t) or 0.0 for t in LABELS) for arm in SEARCHED)
-    return round(many / one, 3)
+    parallel, alone = (sum(paper_error_rate(arm, t) or 0.0 for t in LABELS) for arm in SEARCHED)
+    return round(parallel / alone, 3)
 
 
 SCALING = Scaling(

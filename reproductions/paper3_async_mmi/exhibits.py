@@ -138,25 +138,23 @@ PAIRED = (
 BY_REPLICAS = {"as": "curves", "x_scale": "log", "against": LABELS["one"]}
 
 
-@EXHIBITS.figure(
-    "p3.fig4", "MMI criterion on held-out speech, change from the start, by simulated time",
-    THREE, (TIME, "gain, share of what the start lacks (%)"), "Figure 4",
-    f"Upper part of the figure; the lower is p3.fig4-wer. {PAIRED}", BY_REPLICAS,
-)  # fmt: skip
-def fig4(subject: Subject, runs: Runs) -> Content:
-    """Gain of the held-out criterion against simulated time, for 1, 10 and 50 replicas."""
-    for name, label in LABELS.items():
-        yield from _time_rows(label, runs[name], CRITERION, 1.0, change=True)
+GAINS = {
+    "p3.fig4": ("MMI criterion", CRITERION, "gain, share of what the start lacks (%)",
+                "Upper part of the figure; the lower is p3.fig4-wer. "),
+    "p3.fig4-wer": ("Word error", WORD_ERROR, "word error, relative change (%)", ""),
+}  # fmt: skip
+"""Parts of figure 4: what is drawn, its metric, the axis and the note."""
 
+for _id, (_subject, _metric, _axis, _note) in GAINS.items():
 
-@EXHIBITS.figure(
-    "p3.fig4-wer", "Word error on held-out speech, change from the start, by simulated time",
-    THREE, (TIME, "word error, relative change (%)"), "Figure 4", PAIRED, BY_REPLICAS,
-)  # fmt: skip
-def fig4_wer(subject: Subject, runs: Runs) -> Content:
-    """Change of held-out word error against simulated time, for 1, 10 and 50 replicas."""
-    for name, label in LABELS.items():
-        yield from _time_rows(label, runs[name], WORD_ERROR, 1.0, change=True)
+    @EXHIBITS.figure(
+        _id, f"{_subject} on held-out speech, change from the start, by simulated time",
+        THREE, (TIME, _axis), "Figure 4", f"{_note}{PAIRED}", BY_REPLICAS,
+    )  # fmt: skip
+    def fig4(subject: Subject, runs: Runs, metric: str = _metric) -> Content:
+        """Change of held-out speech against simulated time, for 1, 10 and 50 replicas."""
+        for name, label in LABELS.items():
+            yield from _time_rows(label, runs[name], metric, 1.0, change=True)
 
 
 @EXHIBITS.figure(
@@ -193,26 +191,24 @@ LAYERS = {"ten": "all layers", "last": "last layer"}
 BY_LAYERS = {"as": "curves", "against": "last layer"}
 
 
-@EXHIBITS.figure(
-    "p3.fig7", "Criterion on held-out speech: all layers or the last one updated", tuple(LAYERS),
-    (TIME, "criterion (nats a second)"), "Figure 7",
-    "Upper part of the figure; the lower is p3.fig7-wer.", BY_LAYERS,
-)  # fmt: skip
-def fig7(subject: Subject, runs: Runs) -> Content:
-    """Held-out criterion when all layers or the last one are updated."""
-    for name, label in LAYERS.items():
-        yield from _time_rows(label, runs[name], CRITERION, 100.0)
+PARTS = {
+    "p3.fig7": ("Criterion", CRITERION, "criterion (nats a second)",
+                "Upper part of the figure; the lower is p3.fig7-wer."),
+    "p3.fig7-wer": ("Word error", WORD_ERROR, "word error, unigram (%)",
+                    "The paper prints 10.9% test word error for both; see p3.all-layers."),
+}  # fmt: skip
+"""Parts of figure 7, as `GAINS`."""
 
+for _id, (_subject, _metric, _axis, _note) in PARTS.items():
 
-@EXHIBITS.figure(
-    "p3.fig7-wer", "Word error on held-out speech: all layers or the last one updated",
-    tuple(LAYERS), (TIME, "word error, unigram (%)"), "Figure 7",
-    "The paper prints 10.9% test word error for both; see p3.all-layers.", BY_LAYERS,
-)  # fmt: skip
-def fig7_wer(subject: Subject, runs: Runs) -> Content:
-    """Held-out word error when all layers or the last one are updated."""
-    for name, label in LAYERS.items():
-        yield from _time_rows(label, runs[name], WORD_ERROR, 100.0)
+    @EXHIBITS.figure(
+        _id, f"{_subject} on held-out speech: all layers or the last one updated", tuple(LAYERS),
+        (TIME, _axis), "Figure 7", _note, BY_LAYERS,
+    )  # fmt: skip
+    def fig7(subject: Subject, runs: Runs, metric: str = _metric) -> Content:
+        """Held-out speech when all layers or the last one are updated."""
+        for name, label in LAYERS.items():
+            yield from _time_rows(label, runs[name], metric, 100.0)
 
 
 @EXHIBITS.table(
@@ -441,7 +437,7 @@ def _cancellation_rows(label: str, runs: Sequence[Run], paper: float | None) -> 
 @unless_missing("")
 def _describe_errors(label: str, runs: Sequence[Run]) -> str:
     """Sentence with the word errors at the ends of training."""
-    first, last = (
+    before, after = (
         100.0 * float(np.mean([run.curve(WORD_ERROR)[1][end] for run in runs])) for end in (0, -1)
     )
-    return f"On the {label} held-out word error goes from {first:.1f} to {last:.1f}%."
+    return f"On the {label} held-out word error goes from {before:.1f} to {after:.1f}%."

@@ -28,7 +28,7 @@ from harness.simulator import Link, load_cluster
 from harness.speech.protocol import Sequence
 from harness.speech.sequence import Plateau, SequenceConfig
 from harness.speech.task import ForcedAlignment, Frames
-from reproductions.paper import Subject, levels
+from reproductions.paper import Differences, Subject, levels
 from reproductions.paper3_async_mmi.line_scan import LineConfig
 
 FOLDER = Path(__file__).parent
@@ -202,11 +202,11 @@ def start(
         factor: multiple of that order's tuned rate.
     """
     preset = PRESETS[subject.scale]
-    few = Exponential(preset.rates["full"], FIRST_PASSES, LAST_RATE)
+    schedule = Exponential(preset.rates["full"], FIRST_PASSES, LAST_RATE)
     network = Experiment(
         task=Frames(**subject.names, hidden=preset.hidden, activation="relu", timed_layers=LAYERS),
         algorithm=AsyncSgd(),
-        schedule=few,
+        schedule=schedule,
         stages=(Stage(preset.minibatch, PAPER["minibatch_ce"]),),
         passes=FIRST_PASSES,
         evaluations=1,
@@ -219,7 +219,7 @@ def start(
     return network.vary(
         targets=ForcedAlignment(network, KAPPA),
         hidden=hidden or preset.hidden,
-        schedule=replace(few, rate=factor * preset.rates[shuffling], passes=preset.ce_passes),
+        schedule=replace(schedule, rate=factor * preset.rates[shuffling], passes=preset.ce_passes),
         passes=preset.ce_passes,
         shuffling=shuffling,
     )
@@ -251,9 +251,9 @@ def sequence(
 
 def criterion(corpus: Corpus) -> Criterion:
     """MMI over lattices made on the fly, or over the whole loop where that is cheaper."""
-    whole = Criterion(kappa=KAPPA, numerator=NUMERATOR, reject_below=PAPER["reject_below"])
+    graph = Criterion(kappa=KAPPA, numerator=NUMERATOR, reject_below=PAPER["reject_below"])
     states = sum(map(len, corpus.lexicon.values()))
-    return whole if states <= MOST_STATES else replace(whole, denominator="lattice", beam=LATTICES)
+    return graph if states <= MOST_STATES else replace(graph, denominator="lattice", beam=LATTICES)
 
 
 def variants(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
@@ -375,11 +375,11 @@ def timings(seed: int) -> dict[str, TimingConfig]:
     alone = replace(cluster, link=Link(bandwidth_bytes_per_s=rate, sharing="none"))
     mmi = Sequence(slots=PAPER["minibatch"], kept=PAPER["kept"], decode_cost=DECODE_COST)
     timed = partial(TimingConfig, layers=LAYERS, seed=seed)
-    few = partial(timed, protocol=mmi, minibatch=PAPER["minibatch"])
-    many = partial(timed, minibatch=PAPER["minibatch_ce"])
-    machines, steps = {"": cluster, " alone": alone}, {"mmi": few, "ce": many}
+    mmi_steps = partial(timed, protocol=mmi, minibatch=PAPER["minibatch"])
+    ce_steps = partial(timed, minibatch=PAPER["minibatch_ce"])
+    machines, steps = {"": cluster, " alone": alone}, {"mmi": mmi_steps, "ce": ce_steps}
     return {
-        **{f"timing {n}": few(cluster, n, folds=TIMED_STEPS * n) for n in REPLICAS},
+        **{f"timing {n}": mmi_steps(cluster, n, folds=TIMED_STEPS * n) for n in REPLICAS},
         **{
             f"step {kind}{name}": step(machine, 1, folds=TIMED_STEPS)
             for name, machine in machines.items()
@@ -394,7 +394,7 @@ def experiments(subject: Subject, seed: int) -> Mapping[str, Configuration]:
     The large task comes first: it takes longest, and its start is trained beside the others'.
     """
     runs = {n: sequence(subject, seed, n) for n in REPLICAS}
-    one, ten = runs[1], runs[10]
+    single, ten = runs[1], runs[10]
     return {
         **large(subject, seed),
         "ce": replace(ten, **UNTRAINED),
@@ -403,8 +403,8 @@ def experiments(subject: Subject, seed: int) -> Mapping[str, Configuration]:
         **variants(subject, seed),
         **fetches(subject, seed),
         **{f"largest {n}": largest(runs[n], subject) for n in (1, 50)},
-        "tangent": LineConfig(one, points=()),
-        "line": LineConfig(one),
+        "tangent": LineConfig(single, points=()),
+        "line": LineConfig(single),
         **timings(seed),
         **tuning(subject),
     }
@@ -416,13 +416,13 @@ DENOMINATORS = {
 }
 
 
-def differences(subject: Subject) -> list[dict[str, str]]:
+def differences(subject: Subject) -> Differences:
     """Rows of ``what``, ``paper`` and ``here``."""
     preset, corpus, paper = PRESETS[subject.scale], subject.corpus, REPORTED["paper"]
     train = corpus.split("train")
     hours = train.total_frames * corpus.frame_shift_s / 3600.0
     flying = 50 * preset.slots / len(train)
-    rows = [
+    return [
         ("training speech",
          f"{paper['training_hours']} h Icelandic, {paper['utterances']:,} queries",
          f"{hours:.2f} h {corpus.name}, {len(train):,} queries"),
@@ -460,4 +460,3 @@ def differences(subject: Subject) -> list[dict[str, str]]:
          if corpus.name == SMALL else "none"),
         ("time", "measured", "simulated for the paper's network on assumed machines"),
     ]  # fmt: skip
-    return [dict(zip(("what", "paper", "here"), row, strict=True)) for row in rows]

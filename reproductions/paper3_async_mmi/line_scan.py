@@ -49,14 +49,8 @@ class LineConfig(Configuration):
 
     def execute(self, store: Store, watch: Watch) -> Run:
         """See `Configuration`."""
-        return run_line_scan(self, store, watch)
-
-
-def run_line_scan(config: LineConfig, store: Store, watch: Watch) -> Run:
-    """As `scan_line`, with the corpus that the configuration names."""
-    return scan_line(
-        config, load_corpus_with_targets(config.training.start, store, watch), store, watch
-    )
+        corpus = load_corpus_with_targets(self.training.start, store, watch)
+        return scan_line(self, corpus, store, watch)
 
 
 def scan_line(config: LineConfig, corpus: Corpus, store: Store, watch: Watch) -> Run:
@@ -82,17 +76,17 @@ def scan_line(config: LineConfig, corpus: Corpus, store: Store, watch: Watch) ->
 def _measure(line: _Line, writer: RunWriter, watch: Watch) -> None:
     """Log criterion and auxiliary function a frame at every point, in float64."""
     tangents = line.tangents()
-    for done, point in enumerate(line.points):
-        watch(Progress(writer.hash, done / len(line.points), 1.0))
+    for number, point in enumerate(line.points):
+        watch(Progress(writer.hash, number / len(line.points), 1.0))
         value, touching = line.values(point, tangents)
         writer.log("criterion", value, fold=0, time_s=0.0, epoch=point)
         writer.log("auxiliary", touching, fold=0, time_s=0.0, epoch=point)
     # A lattice searched for anew drops paths and finds others, by whole steps in the sum: what the
     # auxiliary function touches is the criterion over the paths that its gradient was made from.
-    held = line.competing(tangents)
-    (here, there), ahead, behind = (line.values(p, tangents, held) for p in (0.0, STEP, -STEP))
+    paths = line.competing(tangents)
+    middle, ahead, behind = (line.values(p, tangents, paths) for p in (0.0, STEP, -STEP))
     slopes = [(a - b) / (2 * STEP) for a, b in zip(ahead, behind, strict=True)]
-    summary = {"criterion_at_0": here, "auxiliary_at_0": there}
+    summary = {"criterion_at_0": middle[0], "auxiliary_at_0": middle[1]}
     writer.finish("done", {**summary, "criterion_slope": slopes[0], "auxiliary_slope": slopes[1]})
 
 
@@ -110,18 +104,18 @@ class _Line:
     def posteriors(self, point: float) -> list[np.ndarray]:
         """Log p(s|x_t) of each utterance, float64 [T, K]."""
         stack = (self.begin + point * self.way).unsqueeze(0)
-        found: list[np.ndarray] = []
-        for first, length in zip(self.part.start.tolist(), self.part.frames.tolist(), strict=True):
-            rows = torch.arange(first, first + length)
+        rows_of_utterances: list[np.ndarray] = []
+        for start, length in zip(self.part.start.tolist(), self.part.frames.tolist(), strict=True):
+            rows = torch.arange(start, start + length)
             x = self.frames.gather(rows.unsqueeze(0)).x.double()
-            found.append(torch.log_softmax(self.net.logits(stack, x)[0], 1).numpy())
-        return found
+            rows_of_utterances.append(torch.log_softmax(self.net.logits(stack, x)[0], 1).numpy())
+        return rows_of_utterances
 
     def tangents(self) -> list[Auxiliary]:
         """The auxiliary functions of the utterances that can be trained on, at 0."""
-        here = self.posteriors(0.0)
-        outers = [self.criterion.outer(p, w) for p, w in zip(here, self.part.words, strict=True)]
-        return [Auxiliary(outer, p) for outer, p in zip(outers, here, strict=True)]
+        posteriors = self.posteriors(0.0)
+        outers = map(self.criterion.outer, posteriors, self.part.words)
+        return [Auxiliary(outer, p) for outer, p in zip(outers, posteriors, strict=True)]
 
     def competing(self, tangents: list[Auxiliary]) -> list[Denominator | None]:
         """The denominators' paths at 0, of the utterances that can be trained on."""
@@ -136,10 +130,12 @@ class _Line:
         self, point: float, tangents: list[Auxiliary], held: list[Denominator | None] | None = None
     ) -> tuple[float, float]:
         """Criterion over paths ``held``, or over new ones, and auxiliary function, per frame."""
-        there, words = self.posteriors(point), self.part.words
-        paths = held or [None] * len(there)
+        posteriors, words = self.posteriors(point), self.part.words
+        paths = held or [None] * len(posteriors)
         usable = [i for i, tangent in enumerate(tangents) if np.isfinite(tangent.outer.value)]
-        frames = sum(len(there[i]) for i in usable)
-        value = sum(self.criterion.outer(there[i], words[i], paths=paths[i]).value for i in usable)
-        touching = sum(tangents[i].value(there[i]) for i in usable)
+        frames = sum(len(posteriors[i]) for i in usable)
+        value = sum(
+            self.criterion.outer(posteriors[i], words[i], paths=paths[i]).value for i in usable
+        )
+        touching = sum(tangents[i].value(posteriors[i]) for i in usable)
         return value / frames, touching / frames

@@ -180,9 +180,9 @@ def interrupt(subject: Subject, runs: Runs) -> Judged:
     models = [ratio for name, ratio in REPORTED["interruptible"].items() if name != "where"]
     printed, rule = sum(models) / len(models), rule_between(1.05, 1.25)
     paper = " and ".join(f"{ratio:g}" for ratio in models)
-    for other in PUBLICATIONS[:2]:
-        ratio = times_as_fast(runs, publication_name("in-flight"), publication_name(other))
-        yield Quantity(f"in-flight over {other}", paper, ratio, rule, printed, other)
+    for publication in PUBLICATIONS[:2]:
+        ratio = times_as_fast(runs, publication_name("in-flight"), publication_name(publication))
+        yield Quantity(f"in-flight over {publication}", paper, ratio, rule, printed, publication)
 
 
 LAWS = {

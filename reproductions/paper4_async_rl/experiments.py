@@ -25,7 +25,7 @@ from harness.rollouts.sources import SmallTransformer
 from harness.rollouts.stability import StabilityConfig
 from harness.rollouts.stale_gradients import StaleGradientConfig
 from harness.simulator import Cluster
-from reproductions.paper import Subject
+from reproductions.paper import Differences, Subject
 from reproductions.predictions.allowances import AllowanceConfig
 from reproductions.staleness_laws import BiasGrid, CollapseGrid
 
@@ -123,24 +123,24 @@ def rate_of(loss: str, eta: float, searched: bool) -> float:
 
 def experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
     """The configurations of one seed; a cell whose own rate is the kept one is the same run."""
-    found: dict[str, Configuration] = {}
+    runs: dict[str, Configuration] = {}
     for loss in LOSSES:
         for eta in ETAS:
             for searched in (False, True):
                 rate = rate_of(loss, eta, searched)
-                found[cell(loss, eta, searched)] = training(subject, seed, loss, eta, rate)
-    found |= {timing_name(eta): _timing(subject, seed, eta, "in-flight") for eta in ETAS}
-    found |= {publication_name(each): _timing(subject, seed, 4.0, each) for each in PUBLICATIONS}
+                runs[cell(loss, eta, searched)] = training(subject, seed, loss, eta, rate)
+    runs |= {timing_name(eta): _timing(subject, seed, eta, "in-flight") for eta in ETAS}
+    runs |= {publication_name(name): _timing(subject, seed, 4.0, name) for name in PUBLICATIONS}
     plain = training(subject, seed, "naive", 4.0, KEPT)
     for rule in RULES:
         slow = replace(
             plain.protocol, rule=rule, environment_s=30.0, environment_cv=3.0, train_s=60.0, room=12
         )
-        found[pacing_name(rule)] = replace(plain, protocol=slow)
-    found |= dict(_law_trainings(subject, seed))
+        runs[pacing_name(rule)] = replace(plain, protocol=slow)
+    runs |= dict(_law_trainings(subject, seed))
     draws = PRESETS[subject.scale].draws
     # one set of draws for all seeds: the draws are what scatters
-    return found | {
+    return runs | {
         hours(name): AllowanceConfig(FOLDER / path, draws, 0) for name, path in PLANS.items()
     }
 
@@ -184,8 +184,8 @@ def _law_trainings(subject: Subject, seed: int) -> Iterator[tuple[str, Configura
         yield BIAS.name(rate), StaleGradientConfig(base, BIAS.ages, (16, 20, 24, 28), 16, groups)
     for eta, rate in product(COLLAPSE.etas, COLLAPSE.rates):
         base = training(subject, seed, "naive", eta, rate)
-        held = replace(base.protocol, group=8, batch=8, slots=64 // base.workers, room=eta + 2)
-        base = replace(base, protocol=held, optimizer=Momentum(momentum=0.0), updates=updates)
+        protocol = replace(base.protocol, group=8, batch=8, slots=64 // base.workers, room=eta + 2)
+        base = replace(base, protocol=protocol, optimizer=Momentum(momentum=0.0), updates=updates)
         yield COLLAPSE.name(eta, rate), StabilityConfig(base, every=2)
 
 
@@ -212,12 +212,12 @@ def searches(subject: Subject, seed: int, rates: tuple[float, ...]) -> dict[str,
     }
 
 
-def differences(subject: Subject) -> list[dict[str, str]]:
+def differences(subject: Subject) -> Differences:
     """Differences from the paper, as rows of ``what``, ``paper`` and ``here``."""
     preset = PRESETS[subject.scale]
     count = sum(p.numel() for p in preset.policy.make(19, 21, 0).parameters())
     batch = preset.batch[0] * preset.batch[1]
-    rows = [
+    return [
         ("policy", "1.5 B and 7 B parameters", f"a transformer of {count:,} parameters"),
         ("problems", "mathematics; AIME24 and AIME25 are the score",
          "column addition of one or two digits; greedy answers to "
@@ -232,4 +232,3 @@ def differences(subject: Subject) -> list[dict[str, str]]:
          "33 batches in flight and waiting at most"),
         ("clusters", "H800 nodes", "simulated; hours from a plan with the synchronous hours alone"),
     ]  # fmt: skip
-    return [dict(zip(("what", "paper", "here"), row, strict=True)) for row in rows]

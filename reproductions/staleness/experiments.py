@@ -25,7 +25,7 @@ from harness.search.search import BestRateConfig
 from harness.simulator import Cluster, Device, WorkerGroup, Workload, load_cluster
 from harness.simulator.cluster import Server
 from harness.speech.task import Frames
-from reproductions.paper import Subject
+from reproductions.paper import Differences, Subject
 from reproductions.staleness.problems import problem
 
 FOLDER = Path(__file__).parent
@@ -87,8 +87,8 @@ PRESETS = {
 
 def cell(problem: str, optimizer: str, tau: int, cluster: str = "") -> str:
     """The setting of a search for rates: fixed staleness, or that of a cluster's workers."""
-    where = f"{tau + 1} workers of {cluster}" if cluster else f"τ = {tau}"
-    return f"{problem}, {optimizer}, {where}"
+    place = f"{tau + 1} workers of {cluster}" if cluster else f"τ = {tau}"
+    return f"{problem}, {optimizer}, {place}"
 
 
 CELLS = tuple(
@@ -174,7 +174,7 @@ def _training(
     """One training with τ + 1 workers; the search sets its learning rate."""
     preset = PRESETS[subject.scale]
     size = preset.minibatches[name]
-    asked: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "algorithm": ALGORITHMS[optimizer],
         "schedule": Constant(guess(name, optimizer, tau)),
         "passes": 1,
@@ -186,21 +186,23 @@ def _training(
         "tested": "never",
     }
     if name == "acoustic":
-        return _acoustic(subject, size, preset.folds, asked)
-    made = problem(name, preset.folds, size)
+        return _acoustic(subject, size, preset.folds, settings)
+    parts = problem(name, preset.folds, size)
     # The cluster of fixed staleness has no workload: computing and copying take no time.
     work = cluster.workload or Workload(size, 0.0, 0.0)
-    task = Module(problem=made, work=work)
-    return Experiment(task=task, stages=(Stage(size, size),), **asked)
+    task = Module(problem=parts, work=work)
+    return Experiment(task=task, stages=(Stage(size, size),), **settings)
 
 
-def _acoustic(subject: Subject, size: int, folds: int, asked: dict[str, Any]) -> Experiment[Frames]:
+def _acoustic(
+    subject: Subject, size: int, folds: int, settings: dict[str, Any]
+) -> Experiment[Frames]:
     corpus = subject.corpus
     share = min(1.0, folds * size / corpus.split("train").total_frames)
     return Experiment(
         task=Frames(**subject.names, hidden=HIDDEN, timed_layers=TIMED_LAYERS),
-        stages=(Stage(size, _equivalent_frames(asked["cluster"], size), share),),
-        **asked,
+        stages=(Stage(size, _equivalent_frames(settings["cluster"], size), share),),
+        **settings,
     )
 
 
@@ -216,7 +218,7 @@ def _equivalent_frames(cluster: Cluster, size: int) -> int:
     return round(cluster.workload.minibatch_flops / frame)
 
 
-def differences(subject: Subject) -> list[dict[str, str]]:
+def differences(subject: Subject) -> Differences:
     """Differences as rows of ``what``, ``paper`` (the field's usual practice) and ``here``."""
     preset = PRESETS[subject.scale]
     sizes = ", ".join(f"{name} {size}" for name, size in preset.minibatches.items())
@@ -247,4 +249,4 @@ def differences(subject: Subject) -> list[dict[str, str]]:
             "every p-value counts as often in the correction over all claims, since the further "
             "three seeds were asked for because the first three left most undecided",
         ))  # fmt: skip
-    return [dict(zip(("what", "paper", "here"), row, strict=True)) for row in rows]
+    return rows
