@@ -72,7 +72,7 @@ def reproduce_curve(paper: Paper, scaling: Scaling, means: Means) -> Results:
         UserError: a corpus that cannot be made, or an output folder that cannot be written.
         KeyboardInterrupt: stopped by the user or the budget; what is finished is reported.
     """
-    started, clock = datetime.now(UTC), time.monotonic()
+    started = datetime.now(UTC)
     moment = comparison.describe_program("")["git"]
     under = {"commit": moment, REGISTRATION: scaling.registration.digest}
     store = means.store.under(under)
@@ -89,15 +89,8 @@ def reproduce_curve(paper: Paper, scaling: Scaling, means: Means) -> Results:
             for at, seed in finished
             for arm in finished[at, seed]
         }
-        facts = {
-            "reference": {**paper.reference, "held_against": paper.held_against},
-            **comparison.describe_program("python -m reproductions"),
-            "device": means.device,
-            "wall_s": round(time.monotonic() - clock, 1),
-            "started": started.isoformat(timespec="seconds"),
-            **comparison.describe_runs(runs, set()),
-            REGISTRATION: scaling.registration.compare(chain.from_iterable(runs.values())),
-        }
+        program = comparison.describe_program("python -m reproductions")
+        facts = describe_facts(paper, means.device, program, started, runs, set())
         seeds = tuple(sorted({seed for size in scaling.sizes for seed in size.seeds}))
         results = Results(
             paper.id, scaling.scale, paper.corpus, seeds, facts,
@@ -105,6 +98,30 @@ def reproduce_curve(paper: Paper, scaling: Scaling, means: Means) -> Results:
         )  # fmt: skip
         reports.build(means.out, results)
     return results
+
+
+def describe_facts(
+    paper: Paper,
+    device: str,
+    program: Mapping[str, Any],
+    started: datetime,
+    runs: Mapping[str, Sequence[Run]],
+    before: set[str],
+) -> dict[str, Any]:
+    """Facts of a report: its reference, the program, and its runs, of which some were there."""
+    registration = paper.registration
+    return {
+        "reference": {**paper.reference, "held_against": paper.held_against},
+        **program,
+        "device": device,
+        "wall_s": round((datetime.now(UTC) - started).total_seconds(), 1),
+        "started": started.isoformat(timespec="seconds"),
+        **comparison.describe_runs(runs, before),
+    } | (
+        {REGISTRATION: registration.compare(chain.from_iterable(runs.values()))}
+        if registration
+        else {}
+    )
 
 
 def publish_curve(scaling: Scaling, out: Path, there: Path) -> int:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from harness.judge.results import Claim, Exhibit, Results, read_results
 from harness.store import Run, Store
 from harness.store.schema import TIMELINE
 from reports import PUBLISHED
-from reproductions.curve_runs import find_curves
+from reproductions.curve_runs import describe_facts, find_curves
 from reproductions.paper import NO_CORPUS, Paper, Subject
 from reproductions.registered import REGISTRATION
 
@@ -72,7 +71,7 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
         UserError: bad input, or an output folder that cannot be written.
         KeyboardInterrupt: stopped by the user or the budget; the same request resumes.
     """
-    started, clock = datetime.now(UTC), time.monotonic()
+    started = datetime.now(UTC)
     exhibits, claims = _select_makers(paper, subject, request)
     makers = (*exhibits, *claims)
     store = request.store
@@ -83,23 +82,16 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
     published = find_published(paper, subject, left_out)
     is_whole = subject.corpus.name == paper.corpus and not request.only
     curves = find_curves(paper, subject.scale, store) if is_whole else ()
-    facts = {
-        "reference": {**paper.reference, "held_against": paper.held_against},
+    program = comparison.describe_program(_program())
+    facts = describe_facts(paper, subject.device, program, started, runs, before) | {
         "differences": [
             {"what": thing, "paper": printed, "here": ours}
             for thing, printed, ours in paper.differences(subject)
         ],
         **({LOOKS: looks} if looks > 1 else {}),
-        **comparison.describe_program(_program()),
-        "device": subject.device,
-        "wall_s": round(time.monotonic() - clock, 1),
-        "started": started.isoformat(timespec="seconds"),
         "corpora": _fingerprints(subject, request.seeds),
-        **comparison.describe_runs(runs, before),
         ASKED: divergence_hashes(makers, runs),
     }
-    if paper.registration is not None:
-        facts[REGISTRATION] = paper.registration.compare(chain.from_iterable(runs.values()))
     judged = paper.conditions.ask([build_claim(maker, subject, runs) for maker in claims])
     results = Results(
         paper.id, subject.scale, subject.corpus.name, request.seeds, facts,

@@ -32,13 +32,11 @@ class HoldoutScores:
         frame_error: share of frames with a most probable target that is wrong.
         words: tuning of the acoustic scale with the criterion's own graph, with its word error;
             None if not requested.
-        tally: decoding statistics of the criterion.
     """
 
     criterion: float
     frame_error: float
     words: TuningResult | None
-    tally: Tally
 
 
 @dataclass(frozen=True)
@@ -93,13 +91,13 @@ class SequenceEvaluator:
             tally.add(DecodeStats.from_outer(i, outer))
             wrong += self._wrong(part, i, posteriors)
             if outer.trouble == "not finite":  # the run has diverged: no other value counts
-                return HoldoutScores(np.nan, np.nan, None, tally)
+                return HoldoutScores(np.nan, np.nan, None)
             if words:
                 scores.append(posteriors - self.criterion.log_prior)
         value = tally.value / tally.value_frames if tally.value_frames else np.nan
         graph = self.criterion.graph
         tuned = tune(part.words, scores, graph, insertions=(0.0,), beam=BEAM) if words else None
-        return HoldoutScores(value, wrong / part.total_frames, tuned, tally)
+        return HoldoutScores(value, wrong / part.total_frames, tuned)
 
     def tune_decoding(self, model: Tensor, order: int) -> TuningResult:
         """Tune the acoustic scale and the insertion penalty of ``model [P]`` on held-out speech.
