@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -23,10 +23,6 @@ from data_synth.corpus import Corpus, MakesSpeech, Utterances
 from harness.base.errors import UserError
 from harness.experiment.order import Shuffling, row_numbers
 from harness.networks.contract import Minibatch, upload
-
-if TYPE_CHECKING:
-    from harness.speech.sequence import SequenceConfig
-    from harness.speech.task import Frames
 
 BLOCK = 500
 """Utterances in a block: generated together, and their frames shuffled together."""
@@ -196,15 +192,37 @@ def room_on(device: str) -> int:
     return torch.cuda.mem_get_info(device)[1] // 2
 
 
-def corpus_of(
-    config: Frames | SequenceConfig, say: Callable[[str], None] = lambda line: None
-) -> Corpus:
+class NamesCorpus(Protocol):
+    """A configuration that names a corpus, with the SHA-256 of its content."""
+
+    @property
+    def corpus(self) -> str:
+        """Name of the corpus, or its folder."""
+        ...
+
+    @property
+    def scale(self) -> str:
+        """Size of the corpus."""
+        ...
+
+    @property
+    def corpus_seed(self) -> int:
+        """Seed of a generated corpus."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of its content."""
+        ...
+
+
+def corpus_of(config: NamesCorpus, say: Callable[[str], None] = lambda line: None) -> Corpus:
     """Load the corpus of a configuration.
 
     The last two corpora are cached, so that objects derived from one are built once per process.
 
     Args:
-        config: what names the corpus, with the SHA-256 of its content.
+        config: the configuration.
         say: callback for lines of progress if the corpus is generated.
 
     Raises:
