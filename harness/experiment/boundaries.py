@@ -60,14 +60,12 @@ class Boundaries:
     @property
     def considerations(self) -> dict[int, float]:
         """The folds after which the algorithm receives the candidates' scores."""
-        times = self.config.algorithm.considers
-        return self._every(times) if times else {}
+        return self._every(self.config.algorithm.considers)
 
     @property
     def held_out_tests(self) -> dict[int, float]:
         """The folds after which the schedule receives a held-out loss."""
-        times = self.config.schedule.held_out_tests
-        return self._every(times) if times else {}
+        return self._every(self.config.schedule.held_out_tests)
 
     @property
     def chunk_steps(self) -> int:
@@ -79,25 +77,25 @@ class Boundaries:
         """Whether a chunk begins after ``step`` folds, and with it a search for its rate."""
         return self.config.schedule.searches and step % self.chunk_steps == 0
 
-    def segments(self, begun: int = 0) -> Iterator[Segment]:
-        """The remaining segments of a stage after its first ``begun`` folds."""
-        folds, chunk = self.order.folds, self.chunk_steps
-        last = folds + self.order.ahead(self.config.handing.under_way)
-        chunks = set(range(0, folds, chunk)) if self.config.schedule.searches else set[int]()
-        asked = self.evaluations.keys() | self.considerations.keys() | self.held_out_tests.keys()
-        ends = chunks | asked | {folds}
-        for end in sorted(step for step in ends if step > begun):
-            idle = next(step for step in sorted(chunks | {last}) if step > begun)
+    def segments(self, begin: int = 0) -> Iterator[Segment]:
+        """The remaining segments of a stage after its first ``begin`` folds."""
+        folds = self.order.folds
+        # Minibatches of later passes are handed out before this one ends, so no worker waits there.
+        horizon = folds + self.order.ahead(self.config.handing.under_way)
+        # A trial descent needs one version of the model, so workers are idle where a chunk begins.
+        searches = self.config.schedule.searches
+        chunks = set(range(0, folds, self.chunk_steps)) if searches else set[int]()
+        measured = self.evaluations | self.considerations | self.held_out_tests
+        for end in sorted(step for step in {*chunks, *measured, folds} if step > begin):
+            idle = next(step for step in sorted({*chunks, horizon}) if step > begin)
             if self.config.shards > 1:
                 idle = end  # shards have one common version only when nothing is in flight
-            yield Segment(begun, end, end == idle, None if end == idle else idle - begun)
-            begun = end
+            yield Segment(begin, end, end == idle, None if end == idle else idle - begin)
+            begin = end
 
     def _every(self, times: int) -> dict[int, float]:
-        """Folds that divide a whole pass into ``times`` nearly equal parts, and the share done.
-
-        The share is nominal: a subset of whole utterances has different numbers of frames for
-        different seeds, and evaluations at the same share are compared between seeds.
-        """
-        parts = max(1, round(times * self.config.stage(self.stage).share))
+        """Folds that divide a whole pass into ``times`` nearly equal parts, and the share done."""
+        parts = max(1, round(times * self.config.stage(self.stage).share)) if times else 0
+        # The share is nominal: a subset of whole utterances has other numbers of frames with each
+        # seed, and evaluations at the same share are compared between seeds.
         return {ceil(self.order.folds * (k + 1) / parts): (k + 1) / parts for k in range(parts)}

@@ -24,7 +24,7 @@ from harness.base.settings import build
 from harness.simulator import Cluster, Timeline, Workload, load_cluster
 from harness.simulator.full_run import Whole
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.simulator.timeline import Lag
+from harness.simulator.timeline import Lag, inner_lag
 from harness.store import Run, Store
 
 Table = dict[str, Any]
@@ -162,9 +162,9 @@ class TaskConfig(ABC):
         """The name of the judged metric, for people to read."""
         return self.judged.removeprefix("dev_").replace("_", " ")
 
-    @abstractmethod
     def reads(self) -> Reads:
         """The kinds of reads that staleness is measured of; ``inner`` are the trainer's."""
+        return {"inner": inner_lag}
 
 
 Config = TypeVar("Config", bound=TaskConfig)
@@ -174,10 +174,9 @@ class Application(ABC, Generic[Config]):
     """Reads, trains, times and replays the runs of one task.
 
     Attributes:
-        config: class of its configurations.
+        config: class of its configurations. One that is no experiment is executed by the
+            application's ``execute(config, store, watch)``.
         worker: the word for a worker, in messages.
-        workers: key of a run file for the number of workers.
-        usual: defaults of further keys that a run file may omit.
         tables: further classes whose fields are keys of its run files.
         follows: fields that are derived from the rest of a run file, and rejected in it.
         simulated: why its runs cannot use real processes; empty if they can.
@@ -185,8 +184,6 @@ class Application(ABC, Generic[Config]):
 
     config: type[Config]
     worker: str = "worker"
-    workers: str = "workers"
-    usual: Mapping[str, Any] = {}
     tables: Sequence[type[Any]] = ()
     follows: Sequence[str] = ()
     simulated: str = ""
@@ -200,8 +197,8 @@ class Application(ABC, Generic[Config]):
     def keys(self) -> frozenset[str]:
         """Every key of its run files."""
         tables = (cast(Any, self.config), *self.tables)
-        named = {entry.name for table in tables for entry in fields(table)}
-        return frozenset(named.difference(self.follows))
+        names = {entry.name for table in tables for entry in fields(table)}
+        return frozenset(names.difference(self.follows))
 
     @property
     def own_keys(self) -> frozenset[str]:
@@ -232,10 +229,6 @@ class Application(ABC, Generic[Config]):
         """
         del run, named
         return build(cast(Any, self.config), table, where)
-
-    @abstractmethod
-    def execute(self, config: Config, store: Store, watch: Watch) -> Run:
-        """See `Configuration`."""
 
     def replay(self, config: Config, recorded: Run, store: Store, watch: Watch) -> Run:
         """Execute a recorded run again on one device, in its recorded order.
@@ -326,8 +319,9 @@ def name_keys(place: str) -> Generator[None]:
     try:
         yield
     except UserError as error:
-        file, told = place.partition(": ")[0], str(error)
-        raise UserError(told if told.startswith(file) else place + told) from error
+        # What a key names may have been read from another place, and its error then says so.
+        file, message = place.partition(": ")[0], str(error)
+        raise UserError(message if message.startswith(file) else place + message) from error
 
 
 @dataclass(frozen=True)
@@ -368,8 +362,8 @@ class RunRequest:
         """
         value = self.table.get(key)
         if not isinstance(value, str):
-            shown = "missing" if value is None else f"{value!r} is not a string"
-            raise UserError(f"{self.path}: {key_in_file(key)}: {shown}; needed: a string")
+            state = "missing" if value is None else f"{value!r} is not a string"
+            raise UserError(f"{self.path}: {key_in_file(key)}: {state}; needed: a string")
         return value
 
     def whole(self, key: str) -> int:
@@ -379,9 +373,9 @@ class RunRequest:
             UserError: it is something else.
         """
         value = self.table[key]
-        if type(value) is not int or value < 0:
-            told = f"{value!r} is not allowed; allowed: a whole number from 0"
-            raise UserError(f"{self.path}: {key_in_file(key)}: {told}")
+        if type(value) is not int or value < 0:  # an int itself: True is one of a subclass
+            allowed = f"{value!r} is not allowed; allowed: a whole number from 0"
+            raise UserError(f"{self.path}: {key_in_file(key)}: {allowed}")
         return value
 
     def cluster(self) -> Cluster:
@@ -391,12 +385,12 @@ class RunRequest:
             UserError: an unknown name, or a mistake in the cluster file.
         """
         try:
-            found = cluster_file(self.word("cluster"), self.path.parent)
+            path = cluster_file(self.word("cluster"), self.path.parent)
         except UserError as error:
             if str(error).startswith(f"{self.path}: "):
                 raise
             raise UserError(f"{self.path}: {error}") from error
-        return load_cluster(found)
+        return load_cluster(path)
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class Seen(dict[int, tuple[int, object]]):
 
     def __init__(self, module: nn.Module | None = None) -> None:
         super().__init__()
-        self.state = {id(each): k for k, each in enumerate(_tensors(module))} if module else {}
+        self.state = {id(tensor): k for k, tensor in enumerate(_tensors(module))} if module else {}
 
 
 VARYING: set[str] = set()
@@ -108,15 +108,15 @@ def digest_of_code(value: object, called: str = "code") -> str:
     Raises:
         UserError: a part of it cannot be identified by source and values.
     """
-    sha, seen = hashlib.sha256(), Seen(value if isinstance(value, nn.Module) else None)
+    sha, visited = hashlib.sha256(), Seen(value if isinstance(value, nn.Module) else None)
     try:
-        for line in _describe(value, seen):
+        for line in _describe(value, visited):
             sha.update(line.encode() + b"\n")
     except Exception as error:  # ours, or from a `repr` or attribute of the user's or a library's
-        why = f"{type(error).__name__}: {error}".partition("\n")[0]
-        known = isinstance(error, _DigestError)
+        cause = f"{type(error).__name__}: {error}".partition("\n")[0]
+        is_ours = isinstance(error, _DigestError)
         raise UserError(
-            f"{called}: {error if known else f'what it refers to cannot be read ({why})'}; "
+            f"{called}: {error if is_ours else f'what it refers to cannot be read ({cause})'}; "
             "allowed: functions, classes and objects of Python, and what numba compiles of them"
         ) from error
     return sha.hexdigest()
@@ -125,8 +125,8 @@ def digest_of_code(value: object, called: str = "code") -> str:
 class _DigestError(Exception):
     """A value that nothing readable distinguishes from others of its type."""
 
-    def __init__(self, value: object, why: str) -> None:
-        super().__init__(f"{type(value).__qualname__} in it: {why}, so it cannot identify a run")
+    def __init__(self, value: object, reason: str) -> None:
+        super().__init__(f"{type(value).__qualname__} in it: {reason}, so it cannot identify a run")
 
 
 def from_outside(value: object) -> bool:
@@ -137,15 +137,15 @@ def from_outside(value: object) -> bool:
 def digest_of_state(module: nn.Module) -> str:
     """SHA-256 of every parameter and buffer: names, types, shapes and bytes."""
     sha = hashlib.sha256()
-    names, seen = dict[int, str](), Seen(module)
+    names, visited = dict[int, str](), Seen(module)
     for kind in (module.named_parameters, module.named_buffers):
         for name, tensor in kind(remove_duplicate=False):
-            if (known := names.setdefault(id(tensor), name)) != name:
-                sha.update(f"{name} is {known}".encode())
+            if (former := names.setdefault(id(tensor), name)) != name:
+                sha.update(f"{name} is {former}".encode())
                 continue
             sha.update(f"{name} {tensor.requires_grad}".encode())
             sha.update(digest_of_tensor(tensor).encode())
-            for line in _further(tensor, seen):
+            for line in _further(tensor, visited):
                 sha.update(line.encode())
     return sha.hexdigest()
 
@@ -180,18 +180,18 @@ _is_wrapped = cast(
 # -- code ------------------------------------------------------------------------------------
 
 
-def _describe(value: object, seen: Seen) -> Iterator[str]:
+def _describe(value: object, visited: Seen) -> Iterator[str]:
     """Lines that describe a value; a value described before is replaced by its number."""
     if type(value) in PLAIN:
         yield f"{type(value).__name__} {value!r}"
         return
-    if id(value) in seen.state:
-        yield f"state {seen.state[id(value)]}"
+    if id(value) in visited.state:
+        yield f"state {visited.state[id(value)]}"
         return
-    if id(value) in seen:
-        yield f"again {seen[id(value)][0]}"
+    if id(value) in visited:
+        yield f"again {visited[id(value)][0]}"
         return
-    seen[id(value)] = len(seen), value
+    visited[id(value)] = len(visited), value
     if any(value is generator for generator in GENERATORS):
         yield f"global {type(value).__name__}"
     elif isinstance(value, types.ModuleType):
@@ -201,66 +201,66 @@ def _describe(value: object, seen: Seen) -> Iterator[str]:
             # A wrapper from inside a `torch.func` transform, which the function kept afterwards.
             raise _DigestError(value, "it is of a call that is over, kept by the function")
         yield f"tensor {digest_of_tensor(value)}{' trained' * value.requires_grad}"
-        yield from _further(value, seen)
+        yield from _further(value, visited)
     elif isinstance(value, np.ndarray):
-        yield from _array(cast(Array, value), seen)
-        yield from _further(cast(object, value), seen)
+        yield from _array(cast(Array, value), visited)
+        yield from _further(cast(object, value), visited)
     elif isinstance(value, functools.partial):
-        made = cast("functools.partial[Any]", value)
-        yield from _several("partial", (made.func, made.args, made.keywords), seen)
-        yield from _further(made, seen)
+        call = cast("functools.partial[Any]", value)
+        yield from _several("partial", (call.func, call.args, call.keywords), visited)
+        yield from _further(call, visited)
     elif isinstance(value, type):
-        yield from _class(value, seen)
+        yield from _class(value, visited)
     elif isinstance(value, types.MethodType):
-        yield from _several("method", (value.__func__, value.__self__), seen)
+        yield from _several("method", (value.__func__, value.__self__), visited)
     elif isinstance(value, types.FunctionType):
-        yield from _function(value, seen)
+        yield from _function(value, visited)
     elif type(value) in BUILTIN:
-        yield from _builtin_value(value, type(value), seen)
+        yield from _builtin_value(value, type(value), visited)
     elif _is_compiled(value):
-        yield from _digest_compiled(value, seen)
+        yield from _digest_compiled(value, visited)
     elif _is_builtin(value):
-        yield from _builtin(value, seen)
+        yield from _builtin(value, visited)
     else:
-        yield from _object(value, seen)
+        yield from _object(value, visited)
 
 
-def _builtin_value(value: Any, kind: type, seen: Seen) -> Iterator[str]:
+def _builtin_value(value: Any, kind: type, visited: Seen) -> Iterator[str]:
     """Describe a value by what its ``kind`` of `BUILTIN` reads in it."""
     if kind in PLAIN:
         yield f"{kind.__name__} {cast(Any, kind).__repr__(value)}"
     elif kind is dict:
-        yield from _table(cast("dict[Any, Any]", value), seen, is_ordered=True)
+        yield from _table(cast("dict[Any, Any]", value), visited, is_ordered=True)
     else:
         parts = list[object](cast(Any, kind).__iter__(value))
         ordered = sorted(parts, key=_sort_key) if kind in (set, frozenset) else parts
-        yield from _several("row" if kind is tuple else kind.__name__, ordered, seen)
+        yield from _several("row" if kind is tuple else kind.__name__, ordered, visited)
 
 
-def _further(value: object, seen: Seen) -> Iterator[str]:
+def _further(value: object, visited: Seen) -> Iterator[str]:
     """Describe the class and the attributes of a tensor, array or partial that has its own."""
     if type(value) not in (Tensor, nn.Parameter, np.ndarray, functools.partial):
-        yield from _describe(type(value), seen)
-    held = attributes(value)
-    held = {name: each for name, each in held.items() if not name.startswith(COMPILERS)}
-    if held and not isinstance(value, np.memmap):  # where that is mapped from is no content
-        yield from _table(held, seen)
+        yield from _describe(type(value), visited)
+    members = attributes(value)
+    members = {name: member for name, member in members.items() if not name.startswith(COMPILERS)}
+    if members and not isinstance(value, np.memmap):  # where that is mapped from is no content
+        yield from _table(members, visited)
 
 
-def _table(table: dict[Any, Any], seen: Seen, *, is_ordered: bool = False) -> Iterator[str]:
+def _table(table: dict[Any, Any], visited: Seen, *, is_ordered: bool = False) -> Iterator[str]:
     """Describe pairs, and their order if it counts, as in a dict, whose loops go by it."""
     pairs = list[tuple[object, object]](cast(Any, dict).items(table))
     keys = [_sort_key(key) for key, _ in pairs]
     order = sorted(range(len(keys)), key=keys.__getitem__)
-    yield from _several("table", [part for k in order for part in pairs[k]], seen)
+    yield from _several("table", [part for k in order for part in pairs[k]], visited)
     if is_ordered and order != sorted(order):
         yield f"order {order}"
 
 
-def _several(kind: str, values: Sequence[object], seen: Seen) -> Iterator[str]:
+def _several(kind: str, values: Sequence[object], visited: Seen) -> Iterator[str]:
     yield f"{kind} of {len(values)}"
     for value in values:
-        yield from _describe(value, seen)
+        yield from _describe(value, visited)
 
 
 def _sort_key(value: object) -> str:
@@ -268,17 +268,17 @@ def _sort_key(value: object) -> str:
     return repr(value) if type(value) in PLAIN else digest_of_code(value)
 
 
-def _array(value: Array, seen: Seen) -> Iterator[str]:
+def _array(value: Array, visited: Seen) -> Iterator[str]:
     """Describe an array by its bytes, an array of objects by its elements."""
     if value.dtype.hasobject:
-        yield from _several("array", [value.shape, *value.ravel().tolist()], seen)
+        yield from _several("array", [value.shape, *value.ravel().tolist()], visited)
         return
-    there = np.ascontiguousarray(value).reshape(value.shape)
+    rows = np.ascontiguousarray(value).reshape(value.shape)
     try:
-        yield f"array {digest_of_tensor(torch.as_tensor(there))}"
+        yield f"array {digest_of_tensor(torch.as_tensor(rows))}"
     except TypeError:
         text = f"{value.dtype.descr} {list(value.shape)}".encode()
-        yield f"array {hashlib.sha256(text + there.tobytes()).hexdigest()}"
+        yield f"array {hashlib.sha256(text + rows.tobytes()).hexdigest()}"
 
 
 def _is_compiled(value: object) -> bool:
@@ -288,15 +288,15 @@ def _is_compiled(value: object) -> bool:
     return by_numba and not any(name.startswith("numba.core.types") for name in kinds)
 
 
-def _digest_compiled(value: Any, seen: Seen) -> Iterator[str]:
+def _digest_compiled(value: Any, visited: Seen) -> Iterator[str]:
     """Describe a compiled function by its Python function and its compile options."""
     function = getattr(value, "__wrapped__", None)
     if not isinstance(function, types.FunctionType):
         raise _DigestError(value, "numba keeps no Python function of it")
     yield f"compiled {type(value).__name__} {_version('numba')}"
     dispatcher = getattr(value, "_dispatcher", value)
-    yield from _table(dict(getattr(dispatcher, "targetoptions", {})), seen)
-    yield from _describe(function, seen)
+    yield from _table(dict(getattr(dispatcher, "targetoptions", {})), visited)
+    yield from _describe(function, visited)
 
 
 def _is_builtin(value: object) -> bool:
@@ -306,59 +306,61 @@ def _is_builtin(value: object) -> bool:
     )
 
 
-def _builtin(value: Any, seen: Seen) -> Iterator[str]:
+def _builtin(value: Any, visited: Seen) -> Iterator[str]:
     """Describe a function in C by name and version, and by the object it is bound to."""
-    where = getattr(value, "__module__", "") or ""
+    module = getattr(value, "__module__", "") or ""
     name = str(getattr(value, "__qualname__", value))
     if ADDRESS in name:
         raise _DigestError(value, "it has no name of its own")
-    yield f"builtin {where} {name} {_version(where)}"
+    yield f"builtin {module} {name} {_version(module)}"
     bound: object = getattr(value, "__self__", None)
     if bound is not None and not isinstance(bound, types.ModuleType):
-        yield from _describe(bound, seen)
+        yield from _describe(bound, visited)
 
 
-def _object(value: object, seen: Seen) -> Iterator[str]:
+def _object(value: object, visited: Seen) -> Iterator[str]:
     """Describe an object by its class, attributes and content, one of a library as pickle does."""
     if isinstance(value, np.ufunc) and value.__name__.endswith("(vectorized)"):
         raise _DigestError(value, "numpy.frompyfunc keeps no Python function of it")
     yield "object"
-    yield from _describe(type(value), seen)
-    held = attributes(value)
-    if "_orig_mod" in held.get("_modules", ()):  # the wrapper made by `torch.compile`
-        held = {"compiled": held["_modules"]["_orig_mod"]}
+    yield from _describe(type(value), visited)
+    members = attributes(value)
+    if "_orig_mod" in members.get("_modules", ()):  # the wrapper made by `torch.compile`
+        members = {"compiled": members["_modules"]["_orig_mod"]}
     elif isinstance(value, nn.Module):
-        if "_modules" not in held:
+        if "_modules" not in members:
             raise _DigestError(value, "a traced module has no source")
-        yield from _module(held, seen)
-        held = {name: each for name, each in held.items() if not _is_torch_internal(name)}
-    elif is_installed(type(value).__module__) and "__wrapped__" not in held:
+        yield from _module(members, visited)
+        # Recurrent layers keep their parameters a second time, and weak references to them.
+        internal = {*OF_TORCH, "_flat_weights", "_flat_weight_refs"}
+        members = {name: member for name, member in members.items() if name not in internal}
+    elif is_installed(type(value).__module__) and "__wrapped__" not in members:
         with suppress(Exception):  # of what cannot be pickled
-            yield from _pickled(value, seen)
+            yield from _pickled(value, visited)
             return
         if type(value).__module__ == "builtins" and hasattr(value, "__len__"):  # as `dict.keys()`
             table = isinstance(value, types.MappingProxyType)
             parts = cast(Any, value).items() if table else cast(Any, value)
-            yield from _several("view", [*parts], seen)
+            yield from _several("view", [*parts], visited)
     elif kind := next((kind for kind in BUILTIN if isinstance(value, kind)), None):
-        yield from _builtin_value(value, kind, seen)
-    yield from _table(held, seen)
+        yield from _builtin_value(value, kind, visited)
+    yield from _table(members, visited)
 
 
-def _pickled(value: Any, seen: Seen) -> Iterator[str]:
+def _pickled(value: Any, visited: Seen) -> Iterator[str]:
     """Describe an object by what pickle keeps of it: a name, or how it is made, and its state."""
     reduced = cast(Any, copyreg.dispatch_table).get(type(value))
-    made: Any = reduced(value) if reduced else value.__reduce_ex__(4)
-    if isinstance(made, str):
-        yield from _describe(made, seen)
+    reduction: Any = reduced(value) if reduced else value.__reduce_ex__(4)
+    if isinstance(reduction, str):
+        yield from _describe(reduction, visited)
         return
-    function, arguments, state, *several = [*made, None, None, None][:5]
-    contents = [[*part] for part in several if part]  # elements and items
-    yield from _several("made", (function, arguments, *contents), seen)
+    function, arguments, state, *items = [*reduction, None, None, None][:5]
+    contents = [[*part] for part in items if part]  # elements and items
+    yield from _several("made", (function, arguments, *contents), visited)
     if isinstance(state, dict):
-        yield from _table(cast("dict[str, object]", state), seen)
+        yield from _table(cast("dict[str, object]", state), visited)
     else:
-        yield from _describe(state, seen)
+        yield from _describe(state, visited)
 
 
 def attributes(value: object) -> dict[str, Any]:
@@ -371,31 +373,25 @@ def attributes(value: object) -> dict[str, Any]:
     return {**getattr(value, "__dict__", {}), **slots}
 
 
-def _is_torch_internal(name: str) -> bool:
-    """Whether PyTorch keeps a module's parts or hooks in an attribute of this name."""
-    # Recurrent layers keep their parameters a second time, and weak references to them.
-    return name in OF_TORCH or name in ("_flat_weights", "_flat_weight_refs")
-
-
-def _module(held: Mapping[str, Any], seen: Seen) -> Iterator[str]:
+def _module(members: Mapping[str, Any], visited: Seen) -> Iterator[str]:
     """Describe a module's children, hooks and tensors."""
-    children = held["_modules"]
-    yield from _several("children", [part for pair in children.items() for part in pair], seen)
+    children = members["_modules"]
+    yield from _several("children", [part for pair in children.items() for part in pair], visited)
     for name in HOOKS:
-        if held.get(name):
-            yield from _several(name, list(held[name].values()), seen)
-    tensors = {**held["_parameters"], **held["_buffers"]}
-    if any(each is not None and id(each) not in seen.state for each in tensors.values()):
-        yield from _describe(tensors, seen)
+        if members.get(name):
+            yield from _several(name, list(members[name].values()), visited)
+    tensors = {**members["_parameters"], **members["_buffers"]}
+    if any(tensor is not None and id(tensor) not in visited.state for tensor in tensors.values()):
+        yield from _describe(tensors, visited)
 
 
-def _class(kind: type, seen: Seen) -> Iterator[str]:
+def _class(kind: type, visited: Seen) -> Iterator[str]:
     if is_installed(kind.__module__):
         yield f"class {kind.__module__}.{kind.__qualname__} {_version(kind.__module__)}"
         return
     yield f"class {kind.__qualname__}"
     for base in (*kind.__bases__, type(kind)):
-        yield from _describe(base, seen)
+        yield from _describe(base, visited)
     members: list[tuple[str, Any]] = sorted(vars(kind).items())
     for name, member in members:
         if name in PYTHONS:
@@ -406,54 +402,54 @@ def _class(kind: type, seen: Seen) -> Iterator[str]:
         is_function = len(parts) > 1 or isinstance(member, types.FunctionType)
         if is_function or variable(kind, name) not in VARYING:
             yield f"member {name}"
-            yield from _several("parts", parts, seen)
+            yield from _several("parts", parts, visited)
 
 
-def _function(function: types.FunctionType, seen: Seen) -> Iterator[str]:
-    where = str(function.__globals__.get("__name__"))  # `functools.wraps` copies `__module__`
+def _function(function: types.FunctionType, visited: Seen) -> Iterator[str]:
+    module = str(function.__globals__.get("__name__"))  # `functools.wraps` copies `__module__`
     kinds: object = getattr(function, "registry", None)  # of `functools.singledispatch`
     if isinstance(kinds, types.MappingProxyType):
-        yield from _describe(cast(object, kinds), seen)
-    if is_installed(where):
-        yield f"function {where}.{function.__qualname__} {_version(where)}"
+        yield from _describe(cast(object, kinds), visited)
+    if is_installed(module):
+        yield f"function {module}.{function.__qualname__} {_version(module)}"
         if "__wrapped__" in vars(function):
-            yield from _describe(cast(Any, function).__wrapped__, seen)
+            yield from _describe(cast(Any, function).__wrapped__, visited)
         return
     yield f"function {function.__qualname__} {sys.version_info[:2]}"
     yield _instructions(function.__code__)
-    yield from _names(function, seen)
+    yield from _names(function, visited)
 
 
-def _names(function: types.FunctionType, seen: Seen) -> Iterator[str]:
+def _names(function: types.FunctionType, visited: Seen) -> Iterator[str]:
     """Describe everything that a function refers to: defaults, closure and globals."""
-    yield from _describe([function.__defaults__, function.__kwdefaults__], seen)
+    yield from _describe([function.__defaults__, function.__kwdefaults__], visited)
     for name, value in sorted(vars(function).items()):
         if variable(function, name) not in VARYING:
             yield f"attribute {name}"
-            yield from _describe(value, seen)
+            yield from _describe(value, visited)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if name != "__class__" and variable(function, name) not in VARYING:
             yield f"held {name}"
-            yield from _describe(_content(cell), seen)
+            yield from _describe(_content(cell), visited)
     names = _attributes(function.__code__)
     for name in sorted(_global_names(function.__code__)):
         if name in function.__globals__ and variable(function.__globals__, name) not in VARYING:
             yield f"global {name}"
-            yield from _describe(function.__globals__[name], seen)
-            yield from _members(function.__globals__[name], names, seen)
+            yield from _describe(function.__globals__[name], visited)
+            yield from _members(function.__globals__[name], names, visited)
     for module in _imports(function.__code__, function.__globals__.get("__package__")):
         yield f"import {module.__name__}"
-        yield from _members(module, names, seen)
+        yield from _members(module, names, visited)
 
 
-def _members(value: object, names: set[str], seen: Seen) -> Iterator[str]:
+def _members(value: object, names: set[str], visited: Seen) -> Iterator[str]:
     """Describe the members of a user's module that a function names as attributes."""
     if not isinstance(value, types.ModuleType) or is_installed(value.__name__):
         return
     for name in sorted(names & vars(value).keys()):
         yield f"member {name}"
-        yield from _describe(vars(value)[name], seen)
-        yield from _members(vars(value)[name], names - {name}, seen)
+        yield from _describe(vars(value)[name], visited)
+        yield from _members(vars(value)[name], names - {name}, visited)
 
 
 def _content(cell: types.CellType) -> object:
@@ -491,7 +487,7 @@ def _imports(code: types.CodeType, package: str | None) -> Iterator[types.Module
 
 
 def _within(code: types.CodeType) -> list[types.CodeType]:
-    return [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
 
 
 def _instructions(code: types.CodeType) -> str:
@@ -507,8 +503,8 @@ def _constant(value: object) -> str:
     if isinstance(value, types.CodeType):
         return _instructions(value)
     if type(value) in (tuple, frozenset):
-        several = [_constant(each) for each in cast("Sequence[object]", value)]
-        return f"{type(value).__name__} {several if type(value) is tuple else sorted(several)}"
+        elements = [_constant(element) for element in cast("Sequence[object]", value)]
+        return f"{type(value).__name__} {elements if type(value) is tuple else sorted(elements)}"
     return f"{type(value).__name__} {value!r}"
 
 

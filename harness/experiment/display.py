@@ -44,8 +44,8 @@ class Span:
     least: int
     most: int
 
-    def __add__(self, other: Span) -> Span:
-        return Span(self.least + other.least, self.most + other.most)
+    def __add__(self, span: Span) -> Span:
+        return Span(self.least + span.least, self.most + span.most)
 
     def __mul__(self, times: int) -> Span:
         return Span(self.least * times, self.most * times)
@@ -81,8 +81,8 @@ class Tally:
     def add(self, part: Hashable, run: Run) -> None:
         """Count a finished run."""
         self.done += 1
-        left = self._left.get(part, Span(0, 0))
-        self._left[part] = Span(max(left.least - 1, 0), max(left.most - 1, 0))
+        bounds = self._left.get(part, Span(0, 0))
+        self._left[part] = Span(max(bounds.least - 1, 0), max(bounds.most - 1, 0))
         wall_s = run.provenance.get("wall_s")
         if isinstance(wall_s, int | float):
             self._wall_s[run.hash] = float(wall_s)
@@ -98,12 +98,12 @@ class Tally:
         Args:
             finished: number of trainings that are done and not yet added.
         """
-        done, total = self.done + finished, self.total
+        trained, total = self.done + finished, self.total
         bound = "at most " if total.least < total.most else ""
-        text = f"training {min(done + 1, total.most)} of {bound}{total.most}"
+        text = f"training {min(trained + 1, total.most)} of {bound}{total.most}"
         if not self._wall_s:
             return text
-        left_s = max(total.most - done, 0) * fmean(self._wall_s.values()) / self.jobs
+        left_s = max(total.most - trained, 0) * fmean(self._wall_s.values()) / self.jobs
         return f"{text}, {bound}{describe_seconds(left_s)} left"
 
 
@@ -155,6 +155,7 @@ class Display:
 
     def hear(self, news: Any) -> None:
         """Handle news of a run (`harness.experiment.pools.Hear`), on any thread."""
+        # Levels are of a process, so a child's line is judged by this process's level.
         if isinstance(news, logging.LogRecord):
             if LOG.isEnabledFor(news.levelno):
                 LOG.handle(news)
@@ -180,37 +181,32 @@ class Display:
         """Seconds that are left, at the pace so far; None at the beginning."""
         shares = {name: min(1.0, p.done / p.passes) for name, p in self._running.items()}
         shares |= dict.fromkeys(self._finished, 1.0)
-        done = sum(self._efforts[name] * shares.get(name, 0.0) for name in self._efforts)
-        done /= sum(self._efforts.values()) or 1.0
+        progress = sum(effort * shares.get(name, 0.0) for name, effort in self._efforts.items())
+        progress /= sum(self._efforts.values()) or 1.0
+        # Extrapolated from a moment of work, the time would jump.
         elapsed_s = time.monotonic() - self._began_s
-        return elapsed_s * (1.0 - done) / done if done > ENOUGH else None
+        return elapsed_s * (1.0 - progress) / progress if progress > ENOUGH else None
 
     def _show(self) -> None:
         now_s = time.monotonic()
+        # The end of a grid is always told; of a search, these are only some of the runs.
+        is_last = self._tally is None and len(self._finished) == len(self._efforts)
         if self._live:
             from rich.text import Text
 
             self._live.update(Text("\n".join([self._head(), *self._lines()])))
-        elif self._is_due(now_s):
+        elif is_last or now_s - self._clock.shown_s >= PLAIN_EVERY_S:
+            self._clock.shown_s = now_s
             LOG.info(f"{self._head()} {'; '.join(self._lines())}".rstrip())
 
-    def _is_due(self, now_s: float) -> bool:
-        """Whether a plain line is due; if so, the next one is due some seconds later."""
-        is_last = self._tally is None and len(self._finished) == len(self._efforts)
-        if now_s - self._clock.shown_s < PLAIN_EVERY_S and not is_last:
-            return False
-        self._clock.shown_s = now_s
-        return True
-
     def _head(self) -> str:
-        compiling = f"; compiling, once on this machine: {self._compiling}"
-        compiling = compiling if self._compiling else ""
+        compiling = self._compiling and f"; compiling, once on this machine: {self._compiling}"
         if self._tally:
             return f"[{self._tally.describe(len(self._finished))}{compiling}]"
         finished, total = (self._already + len(n) for n in (self._finished, self._efforts))
         left_s = self.left_s()
-        left = f", {describe_seconds(left_s)} left" if left_s else ""
-        return f"[{finished} of {total} runs finished{left}{compiling}]"
+        remaining = f", {describe_seconds(left_s)} left" if left_s else ""
+        return f"[{finished} of {total} runs finished{remaining}{compiling}]"
 
     def _lines(self) -> Iterator[str]:
         """The progress of each running run."""

@@ -14,11 +14,10 @@ import numpy as np
 from torch import Tensor
 
 from harness.algorithms.contract import Server, start_server
-from harness.algorithms.share_schedules import Rates
 from harness.base.errors import UserError
 from harness.experiment.experiment import AnyExperiment, Problem
 from harness.experiment.order import Key, Minibatches
-from harness.networks.contract import Network, State, StatefulNetwork
+from harness.networks.contract import State, StatefulNetwork
 from harness.replay import fold_replay as resume
 from harness.replay.fold_replay import Arrays, Facts, StaleReplay
 from harness.replay.sharded_replay import ShardedReplay
@@ -28,10 +27,9 @@ from harness.simulator.timeline import IN_FLIGHT, Contributions, Spans
 Replay = TypeVar("Replay", bound=StaleReplay | ShardedReplay)
 
 
-class OnSimulation(Generic[Replay]):
-    """Base of executors on a simulated cluster: a simulation for time, a replay for gradients."""
+class OnReplay(Generic[Replay]):
+    """Base of executors on one device, where a replay computes and folds contributions."""
 
-    simulation: Simulation
     replay: Replay
 
     @property
@@ -40,13 +38,24 @@ class OnSimulation(Generic[Replay]):
         return self.replay.server
 
     @property
-    def now_s(self) -> float:
-        """Simulated seconds."""
-        return self.simulation.now_s
+    def loss(self) -> float:
+        """See `FrameExecutor`."""
+        return self.replay.loss.item()
 
     def states(self) -> Mapping[int, State]:
         """See `StatefulExecutor`."""
         return self.replay.states.tell()
+
+
+class OnSimulation(OnReplay[Replay]):
+    """Base of executors on a simulated cluster: a simulation for time, a replay for gradients."""
+
+    simulation: Simulation
+
+    @property
+    def now_s(self) -> float:
+        """Simulated seconds."""
+        return self.simulation.now_s
 
 
 class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay]):
@@ -64,14 +73,14 @@ class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay]):
     ) -> None:
         self._config, self._minibatches = config, minibatches
         self.simulation = config.simulation(problem.pieces)
-        rates = config.rates(minibatches)
-        self.replay = _replay(config, problem.network, model, minibatches, rates)
+        # A worker whose memory has a contribution that is lost is computed by itself.
+        network = problem.network
+        has_state = isinstance(network, StatefulNetwork) and bool(network.fresh_state())
+        remembers = config.algorithm.remembers or has_state
+        alone = config.missed_rounds or (bool(config.cluster.faults) and remembers)
+        slots = config.handing.under_way
+        self.replay = _replay(config, problem, model, minibatches, slots, alone=alone)
         self._counts = WorkerSteps() if config.counts_by_worker else None
-
-    @property
-    def loss(self) -> float:
-        """See `FrameExecutor`."""
-        return self.replay.loss.item()
 
     def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
         """See `FrameExecutor`."""
@@ -122,52 +131,56 @@ class WorkerSteps:
         rows = segment.contributions
         columns = (rows.worker, rows.first_step, rows.steps)
         workers, firsts, steps = (column.tolist() for column in columns)
-        found = np.empty(len(rows), np.int64)
+        numbers = np.empty(len(rows), np.int64)
         for place in np.argsort(rows.first_step, kind="stable").tolist():
             worker = workers[place]
-            known = self._under_way.get((worker, firsts[place]))
-            if known is None:
-                known = self._next.get(worker, 0)
-                self._next[worker] = known + steps[place]
-            found[place] = known
+            # A contribution is in the segment of its read, and again in that of its fold.
+            number = self._under_way.get((worker, firsts[place]))
+            if number is None:
+                number = self._next.get(worker, 0)
+                self._next[worker] = number + steps[place]
+            numbers[place] = number
         waiting = np.flatnonzero(rows.fold == IN_FLIGHT).tolist()
-        self._under_way = {(workers[k], firsts[k]): int(found[k]) for k in waiting}
-        return replace(segment, contributions=replace(rows, first_step=found))
+        self._under_way = {(workers[k], firsts[k]): int(numbers[k]) for k in waiting}
+        return replace(segment, contributions=replace(rows, first_step=numbers))
 
     def capture(self) -> Facts:
         """State for `from_facts`."""
-        under_way = [[*key, own] for key, own in self._under_way.items()]
+        under_way = [[*key, number] for key, number in self._under_way.items()]
         return {"next": list(self._next.items()), "under_way": under_way}
 
     @classmethod
     def from_facts(cls, facts: Facts) -> WorkerSteps:
         """Restore the state of `capture`."""
-        found = cls()
-        found._next = dict(map(tuple, facts["next"]))
-        found._under_way = {(who, first): own for who, first, own in facts["under_way"]}
-        return found
+        counts = cls()
+        counts._next = dict(map(tuple, facts["next"]))
+        counts._under_way = {
+            (worker, shared): number for worker, shared, number in facts["under_way"]
+        }
+        return counts
 
 
 def _replay(
-    config: AnyExperiment, network: Network, model: Tensor, minibatches: Minibatches, rates: Rates
+    config: AnyExperiment,
+    problem: Problem,
+    model: Tensor,
+    minibatches: Minibatches,
+    slots: int,
+    *,
+    alone: bool,
 ) -> StaleReplay | ShardedReplay:
-    algorithm, server = config.algorithm, start_server(config.algorithm, model)
-    parts = algorithm, network, server, minibatches.fetch
+    server, rates = start_server(config.algorithm, model), config.rates(minibatches)
+    parts = config.algorithm, problem.network, server, minibatches.fetch
     if config.shards > 1:
         return ShardedReplay(*parts, config.shards, rates)
-    # A worker whose memory has a contribution that is lost is computed by itself.
-    has_state = isinstance(network, StatefulNetwork) and bool(network.fresh_state())
-    keeps = algorithm.remembers or has_state
-    alone = config.missed_rounds or (bool(config.cluster.faults) and keeps)
-    return StaleReplay(*parts, slots=config.handing.under_way, alone=alone, rates=rates)
+    return StaleReplay(*parts, slots=slots, alone=alone, rates=rates)
 
 
-class TimelineExecutor:
+class TimelineExecutor(OnReplay[StaleReplay | ShardedReplay]):
     """Executes the folds of a recorded timeline; see `FrameExecutor`.
 
-    Every contribution is computed by itself, as on its worker, so that on the CPU the parameters
-    are equal bit for bit. The exception are sums over more than two workers, which were taken in
-    the order of the all-reduce.
+    On the CPU the parameters are equal bit for bit. The exception are sums over more than two
+    workers, which were taken in the order of the all-reduce.
 
     Args:
         config: the experiment of the recorded run.
@@ -185,39 +198,17 @@ class TimelineExecutor:
         minibatches: Minibatches,
         timeline: Timeline,
     ) -> None:
-        self.timeline, rates = timeline, config.rates(minibatches)
-        parts = (
-            config.algorithm,
-            problem.network,
-            start_server(config.algorithm, model),
-            minibatches.fetch,
-        )
-        self.replay = (
-            ShardedReplay(*parts, config.shards, rates)
-            if config.shards > 1
-            else StaleReplay(
-                *parts,
-                slots=max(2 * config.workers, config.handing.under_way),
-                alone=True,
-                rates=rates,
-            )
-        )
-        self.server = self.replay.server
+        self.timeline = timeline
+        # Real workers may have had more under way than the protocol has in a simulation.
+        slots = max(2 * config.workers, config.handing.under_way)
+        # Computed alone, as on its worker: the last bits depend on what else is in a batch.
+        self.replay = _replay(config, problem, model, minibatches, slots, alone=True)
 
     @property
     def now_s(self) -> float:
         """The recorded time of the last fold."""
-        done = self.server.version
-        return float(self.timeline.folds.time_s[done - 1]) if done else 0.0
-
-    @property
-    def loss(self) -> float:
-        """See `Executor`."""
-        return self.replay.loss.item()
-
-    def states(self) -> Mapping[int, State]:
-        """See `StatefulExecutor`."""
-        return self.replay.states.tell()
+        version = self.server.version
+        return float(self.timeline.folds.time_s[version - 1]) if version else 0.0
 
     def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
         """See `FrameExecutor`; contributions in flight are taken from the record.
@@ -226,10 +217,10 @@ class TimelineExecutor:
             UserError: the record has fewer folds.
         """
         del drain, handing_out
-        first = self.server.version
-        if first + folds > len(self.timeline.folds):
+        begin = self.server.version
+        if begin + folds > len(self.timeline.folds):
             raise UserError(f"timeline: ends after {len(self.timeline.folds)} folds")
-        segment = slice_timeline(self.timeline, first, first + folds)
+        segment = slice_timeline(self.timeline, begin, begin + folds)
         self.replay.run(segment, rate)
         return segment
 
@@ -251,15 +242,15 @@ class TimelineExecutor:
         self.replay.reinstate(arrays, facts)
 
 
-def slice_timeline(timeline: Timeline, first: int, end: int) -> Timeline:
-    """The segment of a timeline from fold ``first`` to before fold ``end``, without its spans."""
+def slice_timeline(timeline: Timeline, begin: int, end: int) -> Timeline:
+    """The segment of a timeline from fold ``begin`` to before fold ``end``, without its spans."""
     rows, folds = timeline.contributions, timeline.folds
-    entering = (rows.fold >= first) & (rows.fold < end)
+    entering = (rows.fold >= begin) & (rows.fold < end)
     # Read in this segment but folded later: in flight. Lost contributions change no parameter.
     under_way = (rows.fold >= end) & (rows.read_version < end) & (rows.fold != LOST)
-    kept: Contributions = rows.where(entering | under_way)
-    kept = replace(kept, fold=np.where(kept.fold >= end, IN_FLIGHT, kept.fold))
-    inside = (folds.fold >= first) & (folds.fold < end)
+    segment: Contributions = rows.where(entering | under_way)
+    segment = replace(segment, fold=np.where(segment.fold >= end, IN_FLIGHT, segment.fold))
+    inside = (folds.fold >= begin) & (folds.fold < end)
     pieces = timeline.pieces
-    pieces = pieces.where((pieces.fold >= first) & (pieces.fold < end))
-    return Timeline(folds.where(inside), kept, Spans(), timeline.kinds, pieces=pieces)
+    pieces = pieces.where((pieces.fold >= begin) & (pieces.fold < end))
+    return Timeline(folds.where(inside), segment, Spans(), timeline.kinds, pieces=pieces)

@@ -28,7 +28,6 @@ from harness.experiment.contract import (
     OPTIMIZED,
     TASK,
     EvaluationResult,
-    Reads,
     RunRequest,
     Table,
     TaskConfig,
@@ -58,7 +57,6 @@ from harness.simulator import (
     protocol_named,
 )
 from harness.simulator.protocols.contract import Handing, TimingProtocol
-from harness.simulator.timeline import inner_lag
 from harness.store import Run, Store
 
 Tested = Literal["every pass", "first pass", "at the end", "never"]
@@ -381,20 +379,20 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
             raise UserError(f"stages: {len(self.stages)}; {allowed}")
         if self.rounds and self.shuffling not in ("full", "in blocks"):
             raise UserError(f"shuffling: {self.shuffling!r} is not allowed with rounds")
-        kinds = {fault.kind for fault in self.cluster.faults}
+        kinds, name = {fault.kind for fault in self.cluster.faults}, type(self.algorithm).__name__
         if self.rounds and (untrained := kinds & {"server", "message"}):
-            told = f"{min(untrained)!r} is not supported with rounds"
-            raise UserError(f"cluster.faults: {told}; allowed: faults of workers")
+            mistake = f"{min(untrained)!r} is not supported with rounds"
+            raise UserError(f"cluster.faults: {mistake}; allowed: faults of workers")
+        # What the algorithm's coder sends is compressed already: a ratio would count it twice.
         coder = self.cluster.compression
         if coder is not None and coder.ratio != 1.0 and self.algorithm.sent != 1.0:
-            told = f"its bytes are those that the coder of {type(self.algorithm).__name__} sends"
-            raise UserError(f"cluster.compression.ratio: {coder.ratio:g}; {told}; allowed: 1")
+            mistake = f"its bytes are those that the coder of {name} sends"
+            raise UserError(f"cluster.compression.ratio: {coder.ratio:g}; {mistake}; allowed: 1")
         if self.shards > 1 and not self.algorithm.in_shards:
-            name = type(self.algorithm).__name__
             raise UserError(f"shards: {self.shards} is not allowed with {name}; allowed: 1")
         if self.shards > 1 and (self.rounds or self.cluster.faults):
-            found = "rounds" if self.rounds else "faults"
-            raise UserError(f"shards: {self.shards} is not allowed with {found}; allowed: 1")
+            trait = "rounds" if self.rounds else "faults"
+            raise UserError(f"shards: {self.shards} is not allowed with {trait}; allowed: 1")
         self.task.check(self)
 
     def _check_protocol(self) -> None:
@@ -406,21 +404,20 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
         protocol, name = self.protocol or ParameterServer(), type(self.algorithm).__name__
         handing = protocol.handing(self.workers)
         if handing is None or handing.rounds != self.rounds:
-            allowed = " or ".join(self._protocols())
+            mistake = f"of another kind than {name}"
             if handing is None:
-                told = f"{protocol.name!r} hands out no {self.task.unit} to train on"
-                raise UserError(f"protocol: {told}; allowed: {allowed}")
-            raise UserError(f"protocol: of another kind than {name}; allowed: {allowed}")
+                mistake = f"{protocol.name!r} hands out no {self.task.unit} to train on"
+            raise UserError(f"protocol: {mistake}; allowed: {' or '.join(self._protocols())}")
         if (trouble := self.algorithm.trouble(self.workers, handing.under_way)) is not None:
             raise UserError(f"{trouble[0]}: {trouble[1]}")
         if self.cluster.checkpoints is not None:
-            told = "checkpoints: can be timed but not trained with; allowed: a file without"
-            raise UserError(f"cluster {self.cluster.name!r}: {told}")
+            mistake = "checkpoints: can be timed but not trained with; allowed: a file without"
+            raise UserError(f"cluster {self.cluster.name!r}: {mistake}")
         if (untrained := protocol.untrained()) is not None:
             raise UserError(f"protocol.{untrained[0]}: {untrained[1]}")
         if not self.rounds and handing.a_fold > 1 and self.schedule.searches:
-            told = f"{handing.a_fold} is not allowed with a search for rates; allowed: 1"
-            raise UserError(f"protocol.push_every: {told}")
+            mistake = f"{handing.a_fold} is not allowed with a search for rates; allowed: 1"
+            raise UserError(f"protocol.push_every: {mistake}")
 
     def _protocols(self) -> Iterator[str]:
         """Names of the protocols that, with their defaults, fit the algorithm."""
@@ -463,14 +460,10 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
 
     def workload(self, number: int = 0) -> Workload:
         """See `TaskConfig`; an algorithm may send fewer bytes than the parameters have."""
-        whole, sent = self.task.workload(self, number), self.algorithm.sent
+        work, sent = self.task.workload(self, number), self.algorithm.sent
         if sent == 1.0:  # itself: reads of a copy count for every workload with the value
-            return whole
-        return replace(whole, parameter_bytes=whole.parameter_bytes * sent)
-
-    def stage_name(self, fold: int) -> str:
-        """Name of the algorithm; before the first fold ``"its initial parameters"``."""
-        return type(self.algorithm).__name__ if fold > 0 else "its initial parameters"
+            return work
+        return replace(work, parameter_bytes=work.parameter_bytes * sent)
 
     @property
     def count(self) -> int:
@@ -485,10 +478,6 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
         """A copy with another algorithm and its protocol."""
         return replace(self, algorithm=algorithm, protocol=protocol)
 
-    def reads(self) -> Reads:
-        """See `TaskConfig`."""
-        return {"inner": inner_lag}
-
     @property
     def rounds(self) -> bool:
         """Whether a fold takes the contributions of all workers."""
@@ -502,9 +491,9 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
     @property
     def handing(self) -> Handing:
         """The protocol's rule for handing out the data of a pass."""
-        found = self.timed.handing(self.workers)
-        assert found is not None  # checked
-        return found
+        handing = self.timed.handing(self.workers)
+        assert handing is not None  # `_check_protocol` has refused such a protocol
+        return handing
 
     @property
     def missed_rounds(self) -> bool:
@@ -514,17 +503,12 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
     @property
     def counts_by_worker(self) -> bool:
         """Whether one counter hands out minibatches, and yet each worker has its own data."""
-        own = self.task.shares(self.workers, self.seed) is not None
-        return own and self.handing.own is None
+        has_shares = self.task.shares(self.workers, self.seed) is not None
+        return has_shares and self.handing.own is None
 
     def stage(self, number: int) -> Stage:
         """The stage of a number, from 0."""
         return self.stages[min(number, len(self.stages) - 1)]
-
-    def tests(self, number: int, last: bool) -> bool:
-        """Whether the test sets are scored after the pass of a number, from 0."""
-        due = {"every pass": True, "first pass": number == 0, "at the end": last, "never": False}
-        return due[self.tested]
 
     def order(self, stage: int, train: Pieces) -> Laid:
         """The minibatches of a stage, for each worker.
@@ -537,24 +521,23 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
             with self.task.name_keys():
                 return self.lay_out(number, train)
 
-        around = self.stages_around(stage)
+        around, handing = self.stages_around(stage), self.handing
         shares = self.task.shares(self.workers, self.seed)
         if shares is None and not (self.rounds and not self.task.drops_rest):
             return Consecutive(lay_out, stage, around)
-        _, own, a_fold, *_ = self.handing
-        cut = stage, self.passes, around.stop, self.workers, own, a_fold
+        cut = stage, self.passes, around.stop, self.workers, handing.own, handing.a_fold
         if shares is None:
             return ContinuousOrder(lay_out, *cut)
+        # Shares have unequal sizes: a worker counts the times that it has gone through its own one,
+        # not the passes of the run.
         size = self.stage(stage).minibatch
         return ContinuousOrder(lambda times: Shares(self.seed, times, shares, size), *cut)
 
     def waits_before(self, stage: int) -> bool:
-        """Whether nothing is in flight when a stage begins; else workers go on from the last one.
-
-        Workers are waited for where the minibatches change, where the schedule judges a pass or
-        tries learning rates, and with shards.
-        """
+        """Whether nothing is in flight when a stage begins; else workers go on meanwhile."""
         schedule = self.schedule
+        # These need one version of the whole model; other minibatches than those in flight need
+        # other costs.
         asks = schedule.judges_passes or schedule.searches or self.shards > 1
         inside = 0 < stage < self.passes
         return asks or not inside or self.stage(stage) != self.stage(stage - 1)
@@ -575,16 +558,15 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
             UserError: see `order`.
         """
         size, share = self.stage(stage).minibatch, self.stage(stage).share
-        _, own, a_fold, *_ = self.handing
-        if own is not None:
-            between = (self.workers, size, own, share, self.shuffling, self.task.unit)
-            return Partition(self.seed, stage, train.start, train.frames, *between)
-        cut = (size, share, a_fold, self.shuffling)
-        order = Order(self.seed, stage, train.start, train.frames, *cut)
+        data, handing = (self.seed, stage, train.start, train.frames), self.handing
+        if handing.own is not None:
+            between = (self.workers, size, handing.own, share, self.shuffling, self.task.unit)
+            return Partition(*data, *between)
+        order = Order(*data, size, share, handing.a_fold, self.shuffling)
         if not order.folds:
-            several = f"{a_fold} minibatches" if a_fold > 1 else "a minibatch"
-            need, there = f"{several} of {size} {self.task.unit}", int(train.frames.sum())
-            raise UserError(f"minibatch: a fold takes {need}, which {there} do not fill")
+            minibatches = f"{handing.a_fold} minibatches" if handing.a_fold > 1 else "a minibatch"
+            need, rows = f"{minibatches} of {size} {self.task.unit}", int(train.frames.sum())
+            raise UserError(f"minibatch: a fold takes {need}, which {rows} do not fill")
         return order
 
     def rates(self, minibatches: Minibatches) -> Rates:
@@ -606,14 +588,12 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
             cluster: replaces the run's own cluster; None keeps it.
         """
         machine = cluster or self.cluster
-        found = Simulation(machine, self.timed, self.workload(0), self.workers, self.seed)
-        self.begin_stage(found, 0, self.order(0, train))
-        return found
+        simulation = Simulation(machine, self.timed, self.workload(0), self.workers, self.seed)
+        self.begin_stage(simulation, 0, self.order(0, train))
+        return simulation
 
     def begin_stage(self, simulation: Simulation, stage: int, order: Laid) -> None:
         """Begin a stage in a simulation.
-
-        A cluster's epochs are the run's passes: the cost of an epoch is charged once a pass.
 
         Args:
             simulation: simulation of this run.
@@ -622,23 +602,22 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
         """
         simulation.change(self.workload(stage))
         if self.handing.own is not None:
+            # A cluster's epochs are the run's passes: an epoch's cost is charged once a pass.
             simulation.begin_epoch(order.steps)
 
-    def search_s(self, stage: int, chunk_steps: int, left: int) -> float:
+    def search_s(self, stage: int, chunk_steps: int, steps_left: int) -> float:
         """Seconds that the search for a chunk's learning rate takes on the cluster; 0 without one.
-
-        Each worker runs one rung of the ladder at a time: L rungs of s minibatches on W workers
-        take ``ceil(L / W) * s`` minibatches' computing time.
 
         Args:
             stage: number of the present stage.
             chunk_steps: minibatches of a chunk.
-            left: minibatches until the stage ends.
+            steps_left: minibatches until the stage ends.
         """
         schedule = self.schedule
-        if not (schedule.searches and schedule.tries(chunk_steps, left)):
+        if not (schedule.searches and schedule.tries(chunk_steps, steps_left)):
             return 0.0
-        steps = min(schedule.trial_steps(chunk_steps), left)
+        steps = min(schedule.trial_steps(chunk_steps), steps_left)
+        # Each worker runs one rung of the ladder at a time, and nothing is sent meanwhile.
         rounds = ceil(len(schedule.ladder(schedule.rate)) / self.workers)
         return rounds * steps * compute_seconds(self.cluster, self.workload(stage))
 
@@ -654,37 +633,35 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
 
     def to_identity(self) -> dict[str, Any]:
         """The fields of experiment and task side by side; no name is in both."""
-        own = {name: value for name, value in plain_fields(self).items() if name != TASK}
-        return {"is": self.task.stored_as(), **own, **plain_fields(self.task)}
+        settings = {name: value for name, value in plain_fields(self).items() if name != TASK}
+        return {"is": self.task.stored_as(), **settings, **plain_fields(self.task)}
 
     def vary(self, **changes: Any) -> Self:
         """A copy with other values of fields, of the experiment or of its task."""
-        own = {name: changes.pop(name) for name in self._names & changes.keys()}
+        names = {entry.name for entry in fields(self)}
+        settings = {name: changes.pop(name) for name in names & changes.keys()}
         if changes:
-            own[TASK] = replace(cast(Any, self.task), **changes)
-        return replace(self, **own)
+            settings[TASK] = replace(cast(Any, self.task), **changes)
+        return replace(self, **settings)
 
     @classmethod
-    def from_table(cls, kind: type[Task], table: Table, where: str, key: str = "") -> AnyExperiment:
+    def from_table(cls, kind: type[Task], table: Table, place: str, key: str = "") -> AnyExperiment:
         """An experiment from a table with the fields of a task beside its own.
 
         Args:
             kind: class of the task.
             table: the table.
-            where: the file, for messages.
+            place: the file, for messages.
             key: the table's key in the file.
 
         Raises:
             UserError: a mistake in it.
         """
         names = {entry.name for entry in fields(cast(Any, kind))}
-        own = {name: value for name, value in table.items() if name in names}
+        settings = {name: value for name, value in table.items() if name in names}
         top = {name: value for name, value in table.items() if name not in {*names, KIND}}
-        return build(cls, complete_protocol(top) | {TASK: build(kind, own, where, key)}, where, key)
-
-    @property
-    def _names(self) -> set[str]:
-        return {entry.name for entry in fields(self)}
+        task = build(kind, settings, place, key)
+        return build(cls, complete_protocol(top) | {TASK: task}, place, key)
 
 
 AnyExperiment = Experiment[Any]
@@ -712,19 +689,14 @@ def plain_fields(value: Any) -> dict[str, Any]:
 
 
 def complete_protocol(table: Table) -> Table:
-    """Name the class of the table ``protocol``, by default the protocol of the algorithm."""
+    """Name the class of a table ``protocol`` without ``is``: averaging for algorithms in rounds."""
     if not isinstance(table.get("protocol"), dict):
         return table
-    return {**table, "protocol": {KIND: _usual_protocol(table), **table["protocol"]}}
-
-
-def _usual_protocol(table: Table) -> str:
-    """Class of a table ``protocol`` without ``is``: averaging for algorithms in rounds."""
     algorithm = table.get("algorithm")
-    named = cast(Table, algorithm).get(KIND) if isinstance(algorithm, dict) else None
-    known: tuple[type[Algorithm], ...] = dataclasses_below(Algorithm)
-    rounds = cast(Table, algorithm).get("rounds") if isinstance(algorithm, dict) else None
-    one_by_one = rounds is False or any(
-        named == kind.__name__ and not (kind.rounds if rounds is None else rounds) for kind in known
-    )
-    return (ParameterServer if one_by_one else Averaging).__name__
+    settings = cast(Table, algorithm) if isinstance(algorithm, dict) else Table()
+    kinds: dict[object, type[Algorithm]] = {k.__name__: k for k in dataclasses_below(Algorithm)}
+    kind = kinds.get(str(settings.get(KIND)))
+    # `rounds` is a setting of some algorithms, and decides before their class does.
+    rounds = settings.get("rounds", kind is None or kind.rounds)
+    usual = Averaging if rounds else ParameterServer
+    return {**table, "protocol": {KIND: usual.__name__, **table["protocol"]}}

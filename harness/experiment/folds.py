@@ -88,7 +88,9 @@ class FrameTraining(Training[FrameExecutor]):
     # -- the way through a run -----------------------------------------------------------
 
     def step(self) -> bool:
-        """See `Training`; a stage ends here, when its next boundary is requested and none is."""
+        """See `Training`."""
+        # A stage ends when its next boundary is requested and none is, so that a checkpoint of its
+        # last boundary resumes before the tests and the schedule's judgement.
         while (segment := next(self._boundaries.segments(self.position.step), None)) is None:
             self._end_stage()
             if self.pace.stop or self.position.stage >= self.config.passes:
@@ -127,7 +129,7 @@ class FrameTraining(Training[FrameExecutor]):
         rows = minibatches * self.order.minibatch
         position.loss_frames += minibatches * self.problem.losses_in(self.order.minibatch)
         position.folded, position.trained = position.folded + rows, position.trained + rows
-        if len(timeline.restarts):
+        if len(timeline.restarts):  # folds since the server's last checkpoint are undone
             position.trained = self._count_kept()
         position.step = step
 
@@ -144,8 +146,10 @@ class FrameTraining(Training[FrameExecutor]):
         if schedule.judges_passes:
             accuracy = 1.0 - self._error(self.problem.evaluate(self.executor.server.model))
         schedule.after_pass(self.pace, position.stage + 1, accuracy)
-        last = self.pace.stop or position.stage + 1 == self.config.passes
-        if self.config.tests(position.stage, last):
+        is_last = self.pace.stop or position.stage + 1 == self.config.passes
+        is_first = position.stage == 0
+        due = {"every pass": True, "first pass": is_first, "at the end": is_last, "never": False}
+        if due[self.config.tested]:
             self._test()
         position.epoch_before += self.config.stage(position.stage).share
         position.offered += self.order.size
@@ -156,24 +160,22 @@ class FrameTraining(Training[FrameExecutor]):
         self.executor.begin_stage()
 
     def _search(self) -> float:
-        """Find the next chunk's learning rate by trial descents on its first minibatches.
-
-        The simulated cluster runs one rung of the ladder on each worker at a time.
-        """
+        """Find the next chunk's learning rate by trial descents on its first minibatches."""
         schedule, chunk_steps = self.config.schedule, self._boundaries.chunk_steps
-        left = self.order.steps - self.position.step
-        if not schedule.tries(chunk_steps, left):
+        steps_left = self.order.steps - self.position.step
+        if not schedule.tries(chunk_steps, steps_left):
             return self.pace.rate
-        steps = min(schedule.trial_steps(chunk_steps), left)
-        first = self.position.steps_before + self.position.step
+        steps = min(schedule.trial_steps(chunk_steps), steps_left)
+        begin = self.position.steps_before + self.position.step
         # Worker 0 stands for all: without rounds, workers share one order of minibatches.
-        minibatches = (self.minibatches.fetch([(0, step)]) for step in range(first, first + steps))
+        minibatches = (self.minibatches.fetch([(0, step)]) for step in range(begin, begin + steps))
         ladder = schedule.ladder(self.pace.rate)
         losses = trial_losses(
             self.problem.network.gradient, self.executor.server.model, ladder, minibatches
         )
         rate = schedule.choose(ladder, losses)
-        cost = self.config.search_s(self.position.stage, chunk_steps, left)
+        # Computed here at once; on the cluster, each worker would run one rung at a time.
+        cost = self.config.search_s(self.position.stage, chunk_steps, steps_left)
         self.segments.append(self.executor.pause(cost, SEARCH))
         return rate
 
@@ -185,15 +187,14 @@ class FrameTraining(Training[FrameExecutor]):
 
     def _score(self, step: int) -> None:
         """Score the candidates if an evaluation is due, or if the algorithm considers scores."""
-        read, considered = (
-            step in each for each in (self._boundaries.evaluations, self._boundaries.considerations)
-        )
-        if not (read or considered):
+        is_evaluated = step in self._boundaries.evaluations
+        is_considered = step in self._boundaries.considerations
+        if not (is_evaluated or is_considered):
             return
         scores = self._score_candidates()
-        if read:
+        if is_evaluated:
             self._tell(scores)
-        if considered:
+        if is_considered:
             errors = {name: self._error(measured) for name, measured in scores.items()}
             happened = self.config.algorithm.consider(self.executor.server, errors)
             for name, value in happened.items():
@@ -206,10 +207,11 @@ class FrameTraining(Training[FrameExecutor]):
         candidates = self.executor.server.candidates()
         scores = {name: self.problem.evaluate(model) for name, model in candidates.items()}
         rows = reversed(self.writer.rows())  # so that the first row of a name remains
-        begun = {row["name"]: row["value"] for row in rows}
+        starts = {row["name"]: row["value"] for row in rows}
         for name, measured in scores.items():
             loss = measured["loss"]
-            start = begun.get(f"dev_loss/{name}", loss)
+            start = starts.get(f"dev_loss/{name}", loss)
+            # A loss may begin at 0 or below, where a multiple of it means nothing.
             if not math.isfinite(loss) or loss - start > FAR_WORSE * max(1.0, abs(start)):
                 raise Diverged
         return scores
@@ -220,29 +222,26 @@ class FrameTraining(Training[FrameExecutor]):
             for metric, value in measured.items():
                 self.log(f"dev_{metric}/{name}", value)
         self.log("rate", self._rate)
-        self._log_training_loss()
+        position, losses = self.position, self.executor.loss
+        if position.loss_frames:
+            self.log("train_loss", (losses - position.losses) / position.loss_frames)
+        position.losses, position.loss_frames = losses, 0
         passes = sum(self.config.stage(k).share for k in range(self.config.passes))
         error = self.config.show(self._error(scores[self._deployed]))
-        line = f"{self.config.metric} {error}"
-        self.watch(Progress(self.writer.hash, self._passed, passes, line))
+        measured = f"{self.config.metric} {error}"
+        self.watch(Progress(self.writer.hash, self._passed, passes, measured))
 
     def _test(self) -> None:
         """Score candidate models on the test sets; keep the errors of each utterance."""
         for name, model in self.executor.server.candidates().items():
             if self.config.tested_models == "deployed" and name != self._deployed:
                 continue
-            found = self.problem.test(model, name)
-            for metric, value in found.measured.items():
+            result = self.problem.test(model, name)
+            for metric, value in result.measured.items():
                 self.log(metric, value)
-            for test, (wrong, said) in found.word_errors.items():
-                self.word_errors[f"{test}/lengths"] = said
+            for test, (wrong, lengths) in result.word_errors.items():
+                self.word_errors[f"{test}/lengths"] = lengths
                 self.word_errors[f"{test}/{name}/{self.position.stage}"] = wrong
-
-    def _log_training_loss(self) -> None:
-        position, total = self.position, self.executor.loss
-        if position.loss_frames:
-            self.log("train_loss", (total - position.losses) / position.loss_frames)
-        position.losses, position.loss_frames = total, 0
 
     @property
     def epoch(self) -> float:
@@ -250,15 +249,16 @@ class FrameTraining(Training[FrameExecutor]):
         position, size = self.position, self.order.size
         if not self.config.task.drops_rest:
             return position.trained / size
+        # Nominal: each pass counts as one whatever it leaves out, and undone folds do not count.
         return self._passed - (position.folded - position.trained) / size
 
     @property
     def _passed(self) -> float:
         """Passes so far; each counts as 1 at its end, also if it left out or added minibatches."""
         step, share = self.position.step, self.config.stage(self.position.stage).share
-        named = self._boundaries.considerations | self._boundaries.evaluations
+        shares = self._boundaries.considerations | self._boundaries.evaluations
         # At a boundary the share it was configured for, which its whole number of steps only nears.
-        return self.position.epoch_before + share * named.get(step, step / self.order.folds)
+        return self.position.epoch_before + share * shares.get(step, step / self.order.folds)
 
     @property
     def order(self) -> Laid:
@@ -283,32 +283,26 @@ class FrameTraining(Training[FrameExecutor]):
 
     def summarise(self, status: Outcome, timeline: Timeline) -> tuple[dict[str, Any], str]:
         """See `Training`: the last measurements of every candidate model, and simulated time."""
-        now = self.moment()
-        times = {"virtual_s": now.time_s, "folds": now.fold}
+        moment = self.moment()
+        times = {"virtual_s": moment.time_s, "folds": moment.fold}
         if status == "done":
             ended = {"stopped": int(self.pace.stop), "timeline_sha256": timeline.sha256()}
-            known = {
-                **self.config.task.describe_data(self.config.workers, self.config.seed),
-                **self._progress(),
-            }
-            return {**self.last_measured(), **times, **known, **ended}, ""
-        stage, rows = self.config.stage_name(now.fold), self.writer.rows()
-        return times, describe_divergence(
-            stage, now, rows, "dev_loss", self._rate, self.problem.unit
-        )
+            data = self.config.task.describe_data(self.config.workers, self.config.seed)
+            return {**self.last_measured(), **times, **data, **self._progress(), **ended}, ""
+        algorithm = type(self.config.algorithm).__name__
+        stage = algorithm if moment.fold > 0 else "its initial parameters"
+        rows, unit = self.writer.rows(), self.problem.unit
+        return times, describe_divergence(stage, moment, rows, "dev_loss", self._rate, unit)
 
     def _progress(self) -> dict[str, float]:
-        """Epochs and passes, and the share of the passes' rows that was trained on.
-
-        Without counted examples, the share is given only if the passes left out more than a
-        minibatch each, as rounds do.
-        """
-        position, counted = self.position, not self.config.task.drops_rest
-        found = {"epochs": self.epoch, "passes": position.stage}
+        """Epochs and passes, and the share of the passes' rows that was trained on."""
+        position, is_counted = self.position, not self.config.task.drops_rest
+        figures = {"epochs": self.epoch, "passes": position.stage}
         left_out = position.offered - position.trained
-        if counted or left_out > position.stage * self.order.minibatch:
-            found["trained_share"] = position.trained / position.offered
-        return found
+        # Less than a minibatch of each pass always remains; rounds may leave out much more.
+        if is_counted or left_out > position.stage * self.order.minibatch:
+            figures["trained_share"] = position.trained / position.offered
+        return figures
 
     def loop_state(self) -> Facts:
         """See `Training`."""

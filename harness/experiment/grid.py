@@ -124,15 +124,17 @@ class Runner:
         """
         end_s = math.inf if budget_s is None else time.monotonic() + budget_s
         hashes = {key: identity(config.to_dict()) for key, config in configs.items()}
+        # Titles of equal configurations, in order and each once.
         titles: dict[str, dict[str, None]] = {}
         for key, name in hashes.items():
             titles.setdefault(name, {})[called(key)] = None
-        wanted = longest_first({name: configs[key] for key, name in hashes.items()})
-        unfinished = self.store.missing(wanted)
-        missing = {name: config for name, config in wanted.items() if name in unfinished}
+        ordered = longest_first({name: configs[key] for key, name in hashes.items()})
+        unfinished = self.store.missing(ordered)
+        missing = {name: config for name, config in ordered.items() if name in unfinished}
         efforts = {name: config.effort for name, config in missing.items()}
-        labels = {name: " = ".join(several) for name, several in titles.items()}
-        with Display(labels, efforts, len(wanted) - len(missing), tally) as self._display:
+        labels = {name: " = ".join(keys) for name, keys in titles.items()}
+        with Display(labels, efforts, len(ordered) - len(missing), tally) as self._display:
+            # A single run begins sooner here than in a process that imports everything.
             is_here = self.submit is None and self.executor is None
             if is_here and min(self.jobs, len(missing)) <= 1:
                 waiting = [(name,) for name in missing]
@@ -144,7 +146,7 @@ class Runner:
                     self._display.finish(name)
             else:
                 self._run_jobs(missing, end_s)
-        runs = {name: self.store.load(name) for name in wanted}
+        runs = {name: self.store.load(name) for name in ordered}
         return {key: runs[name] for key, name in hashes.items()}
 
     def _watch(self, end_s: float, progress: Any) -> None:
@@ -162,14 +164,14 @@ class Runner:
             while waiting or running:
                 _check_budget(end_s)
                 free = min(len(waiting), at_once - len(running))
-                fresh = [self._pop_next(waiting) for _ in range(free)]
-                packed = [_pack({name: configs[name] for name in names}) for names in fresh]
-                running |= zip(self._submit(packed), fresh, strict=True)
+                jobs = [self._pop_next(waiting) for _ in range(free)]
+                packed = [_pack({name: configs[name] for name in names}) for names in jobs]
+                running |= zip(self._submit(packed), jobs, strict=True)
                 for future in wait(running, LOOK_S, FIRST_COMPLETED).done:
                     names = running.pop(future)
                     try:
                         failure = future.result()
-                    except Exception as error:
+                    except Exception as error:  # the job was lost: a run's own error is returned
                         waiting += [names] if losses.is_worth_another(names, error) else []
                         continue
                     if failure:
@@ -192,10 +194,12 @@ class Runner:
 
     def _submit(self, packed: Sequence[bytes]) -> Sequence[Future[Any]]:
         """Submit jobs, to a new executor if the present one is broken."""
+        # Executors are opened for the first job: a grid that the store has needs none.
         if not packed:
             return []
-        given = self.store.with_absolute_path(), self.keeps_faults
-        calls = [(data, *given) for data in packed]
+        # A job may have another working folder.
+        options = self.store.with_absolute_path(), self.keeps_faults
+        calls = [(data, *options) for data in packed]
         try:
             return self._submit_calls(calls)
         except (BrokenExecutor, ProcessDied):
@@ -203,15 +207,13 @@ class Runner:
             return self._submit_calls(calls)
 
     def _submit_calls(self, calls: Sequence[tuple[Any, ...]]) -> Sequence[Future[Any]]:
-        if self.executor is not None:
-            self._executor = self.executor
-        elif self._executor is None and self.submit is None:
-            self._executor = ProcessExecutor(NEEDED, lambda news: self._display.hear(news))
-        elif self._executor is None and self.submit is not None:
-            self._executor = open_executor(
-                self.submit.where, self.store.path.parent / "jobs", self.jobs
-            )
-        executor: Any = self._executor
+        if self._executor is None and self.submit:
+            folder = self.store.path.parent / "jobs"
+            self._executor = open_executor(self.submit.where, folder, self.jobs)
+        executor: Any = self._executor or self.executor
+        # The display of the moment hears the news: processes outlive a call of `run`.
+        executor = executor or ProcessExecutor(NEEDED, lambda news: self._display.hear(news))
+        self._executor = executor
         if isinstance(executor, SubmititExecutor):
             return executor.submit_all(run_job, calls)
         return [executor.submit(run_job, *call) for call in calls]
@@ -234,6 +236,7 @@ class _Losses:
             math.inf if self._store.has(name) else loop.folds(self._store.path / name / CHECKPOINT)
             for name in names
         ]
+        # Only progress counts: a job may be lost because its time is over, any number of times.
         has_moved = folds != self._folds.get(names, [0] * len(names))
         self._folds[names] = folds
         self._lost[names] = 0 if has_moved else self._lost[names] + 1
@@ -293,9 +296,10 @@ def run_job(packed: bytes, store: Store, keeps_faults: bool) -> str:
     name = ""
     try:
         for name, config in pickle.loads(packed).content.items():
+            # A process imports code from files, which may differ from what the asking one has.
             if name != identity(config.to_dict()):
-                told = "code that another process reads otherwise, or that has been edited since"
-                raise UserError(f"{told}; allowed: the code of the program that asks, or jobs=1")
+                mistake = "code that another process reads otherwise, or that has been edited since"
+                raise UserError(f"{mistake}; allowed: the code of the program that asks, or jobs=1")
             with keep_faults(config, store, keeps_faults):
                 run(config, store, tell)
     except UserError as error:
@@ -318,6 +322,7 @@ def keep_faults(config: Configuration, store: Store, keeps_faults: bool) -> Gene
     Raises:
         UserError: bad input, or an error of the user's code or of this machine.
     """
+    # Results depend on the number of threads in their last bits.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -381,4 +386,4 @@ def idle_lines(runs: Iterable[Run]) -> list[str]:
     Of a run that was resumed, or on real processes, this is not known; then there is none.
     """
     keys = [run.provenance.get(UNREAD) for run in runs if run.status == "done"]
-    return [] if None in keys else describe_idle([each for each in keys if each is not None])
+    return [] if None in keys else describe_idle([unread for unread in keys if unread is not None])

@@ -235,8 +235,8 @@ class Training(ABC, Generic[Executing]):
 
     def log(self, name: str, value: float) -> None:
         """Log a measurement with the present fold, time and epoch."""
-        now = self.moment()
-        self.writer.log(name, value, fold=now.fold, time_s=now.time_s, epoch=now.passes)
+        moment = self.moment()
+        self.writer.log(name, value, fold=moment.fold, time_s=moment.time_s, epoch=moment.passes)
 
     def last_measured(self) -> dict[str, float]:
         """The last value of each logged metric, by name."""
@@ -246,7 +246,7 @@ class Training(ABC, Generic[Executing]):
 
     def _save(self) -> None:
         """Write a checkpoint: executor, timeline so far, measurements and the loop's state."""
-        began = time.monotonic()
+        begin_s = time.monotonic()
         executor_arrays, executor_facts = self.executor.capture()
         self.segments = [concat(self.segments)]  # so the next checkpoint joins only new segments
         history_arrays, history_facts = resume.capture_timeline(self.segments[0])
@@ -264,18 +264,18 @@ class Training(ABC, Generic[Executing]):
             "rows": self.writer.rows(),
         }
         save(self.writer.checkpoint, arrays, facts)
-        now = time.monotonic()
-        self._next_save = now + max(CHECKPOINT_EVERY_S, (now - began) / CHECKPOINT_SHARE)
+        end_s = time.monotonic()
+        self._next_save = end_s + max(CHECKPOINT_EVERY_S, (end_s - begin_s) / CHECKPOINT_SHARE)
 
     def resume(self) -> None:
         """Restore the last checkpoint, if there is one; called at the end of the set-up."""
-        found = load(self.writer.checkpoint)
-        if found is None:
+        checkpoint = load(self.writer.checkpoint)
+        if checkpoint is None:
             return
-        arrays, facts = found
+        arrays, facts = checkpoint
         if (facts.get("layout"), facts.get("run")) != (LAYOUT, self.writer.hash):
-            told = "another version's or another run's checkpoint; the run begins again"
-            LOG.warning(f"{self.writer.checkpoint}: {told}")
+            reason = "another version's or another run's checkpoint; the run begins again"
+            LOG.warning(f"{self.writer.checkpoint}: {reason}")
             return
         history = resume.part(arrays, "timeline/")
         self.segments = [resume.reinstate_timeline(history, facts["timeline"])]
@@ -298,8 +298,8 @@ def save(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any
     text = json.dumps(facts)
     # One file for arrays and facts: two could belong to different checkpoints after a kill.
     metadata = {"facts": text, "sha256": _digest(arrays, text)}
-    with replacing(folder / NAME) as fresh:
-        save_arrays(fresh, arrays, metadata)
+    with replacing(folder / NAME) as file:
+        save_arrays(file, arrays, metadata)
 
 
 def load(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
@@ -326,8 +326,8 @@ def load(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
 
 def folds(folder: Path) -> int:
     """Number of folds in a checkpoint's timeline; 0 without a checkpoint."""
-    found = load(folder)
-    return 0 if found is None else len(found[0].get(FOLDS, ()))
+    checkpoint = load(folder)
+    return 0 if checkpoint is None else len(checkpoint[0].get(FOLDS, ()))
 
 
 def _digest(arrays: Mapping[str, np.ndarray], facts: str) -> str:
@@ -383,13 +383,17 @@ def describe_divergence(
 
 def _last(rows: Sequence[MetricRow], metric: str, unit: str) -> str:
     """The last finite value of a metric with its fold, and the first value if it is another row."""
-    known = [r for r in rows if r["name"].partition("/")[0] == metric and math.isfinite(r["value"])]
-    if not known:
+    finite = [
+        r for r in rows if r["name"].partition("/")[0] == metric and math.isfinite(r["value"])
+    ]
+    if not finite:
         return "never a number"
-    first = known[0]
-    last = [row for row in known if row["name"] == first["name"]][-1]
-    told = f"{_format_signed(last['value'])} {unit} at fold {int(last['fold']):,}"
-    return told + (f" ({_format_signed(first['value'])} at first)" if first is not last else "")
+    earliest = finite[0]
+    latest = [row for row in finite if row["name"] == earliest["name"]][-1]
+    text = f"{_format_signed(latest['value'])} {unit} at fold {int(latest['fold']):,}"
+    return text + (
+        f" ({_format_signed(earliest['value'])} at first)" if earliest is not latest else ""
+    )
 
 
 def _format_signed(value: float) -> str:

@@ -104,8 +104,10 @@ def check_settings_class(name: str, part: object) -> None:
     """
     if not is_dataclass(part):
         kind = type(part).__qualname__
-        told = f"{kind} is no dataclass; allowed: with @dataclass(frozen=True) above class {kind}"
-        raise UserError(f"{name}: {told}")
+        mistake = (
+            f"{kind} is no dataclass; allowed: with @dataclass(frozen=True) above class {kind}"
+        )
+        raise UserError(f"{name}: {mistake}")
 
 
 Asked = str | Algorithm | tuple[Algorithm, TimingProtocol] | Method
@@ -129,32 +131,40 @@ def method_of(asked: Asked, *, needs_steps: bool = True) -> Method:
         >>> method_of("averaging:10").protocol.every
         10
     """
-    if isinstance(asked, Method):
-        return asked
-    if isinstance(asked, Algorithm):
-        return Method(type(asked).__name__, asked, _protocol(asked, 1))
     match asked:
+        case Method():
+            return asked
+        case Algorithm():
+            return Method(type(asked).__name__, asked, _protocol(asked, 1))
         case (Algorithm() as algorithm, TimingProtocol() as protocol):
             return Method(type(algorithm).__name__, algorithm, protocol)
         case str():
-            pass
+            return _method_named(asked, needs_steps=needs_steps)
         case _:
-            given = cast(Any, asked)
-            for each in given if isinstance(given, tuple) else (given,):
-                if isinstance(each, type):
-                    told = f"{each.__name__} is a class; allowed: an object of it"
-                    raise UserError(f"algorithm: {told}, e.g. {each.__name__}()")
-            told = "a name, an Algorithm, such with its TimingProtocol, or a Method"
-            raise UserError(f"algorithm: {given!r}; allowed: {told}")
-    said, _, number = asked.partition(":")
-    name = _find_name(said)
+            value = cast(Any, asked)
+    # A class in place of its object is the usual mistake, and Python's message would not say so.
+    for part in value if isinstance(value, tuple) else (value,):
+        if isinstance(part, type):
+            mistake = f"{part.__name__} is a class; allowed: an object of it"
+            raise UserError(f"algorithm: {mistake}, e.g. {part.__name__}()")
+    allowed = "a name, an Algorithm, such with its TimingProtocol, or a Method"
+    raise UserError(f"algorithm: {value!r}; allowed: {allowed}")
+
+
+def _method_named(text: str, *, needs_steps: bool) -> Method:
+    called, colon, number = text.partition(":")
+    plain = called.lower().replace("-", "").replace("_", "")
+    name = called if called in NAMES else ALIASES.get(plain, called)
     algorithm = _find_algorithm(name)
-    if not number and not asked.endswith(":"):
-        number = str(USUAL_STEPS.get(name, ""))
-    if not number and name in ROUNDS_OF and needs_steps:
-        told = f"{asked!r} has no number of local steps between two rounds"
-        raise UserError(f"algorithm: {told}; allowed: with one, e.g. '{asked}:10'")
-    return Method(asked, algorithm, _protocol(algorithm, _steps(asked, number)))
+    if not colon and name in ROUNDS_OF and needs_steps:
+        mistake = f"{text!r} has no number of local steps between two rounds"
+        raise UserError(f"algorithm: {mistake}; allowed: with one, e.g. '{text}:10'")
+    if colon and not number.isdecimal():
+        raise UserError(f"algorithm: {text!r}; allowed after the colon: minibatches, from 1")
+    steps = int(number) if colon else USUAL_STEPS.get(name, 1)
+    if not 1 <= steps <= MOST_STEPS:
+        raise UserError(f"algorithm: {text!r}; allowed after the colon: 1 to {MOST_STEPS}")
+    return Method(text, algorithm, _protocol(algorithm, steps))
 
 
 def with_optimizer(method: Method, optimizer: str | Descent | None) -> Method:
@@ -179,23 +189,23 @@ def with_optimizer(method: Method, optimizer: str | Descent | None) -> Method:
         optimizer = OPTIMIZERS[optimizer]
     check_settings_class("optimizer", optimizer)
     _check_direct(optimizer)
-    if type(method.algorithm) is AsyncSgd and optimizer == PLAIN:
-        return method
+    algorithm: Any = method.algorithm
     # AsyncSgd itself has no descent to replace; a user's subclass may fold in its own way.
-    if type(method.algorithm) is AsyncSgd:
-        return replace(method, algorithm=AsyncDescent(optimizer))
-    own = {entry.name for entry in fields(cast(Any, method.algorithm))}
-    if "optimizer" in own and optimizer == PLAIN:
-        told = f"plain SGD in the server of {method.label}"
-        raise UserError(f"optimizer: {told}; allowed: another one, or algorithm 'async'")
-    if "optimizer" in own and isinstance(optimizer, LocalOptimizer):
-        return replace(method, algorithm=replace(cast(Any, method.algorithm), optimizer=optimizer))
-    if "descent" not in own or isinstance(method.algorithm, AveragedSgd):
+    if type(algorithm) is AsyncSgd:
+        return method if optimizer == PLAIN else replace(method, algorithm=AsyncDescent(optimizer))
+    settings = {entry.name for entry in fields(algorithm)}
+    if "optimizer" in settings and optimizer == PLAIN:
+        mistake = f"plain SGD in the server of {method.label}"
+        raise UserError(f"optimizer: {mistake}; allowed: another one, or algorithm 'async'")
+    if "optimizer" in settings and isinstance(optimizer, LocalOptimizer):
+        return replace(method, algorithm=replace(algorithm, optimizer=optimizer))
+    # The field `descent` of AveragedSgd is an algorithm, not an optimizer.
+    if "descent" not in settings or isinstance(algorithm, AveragedSgd):
         if optimizer == PLAIN:
             return method
-        told = f"{method.label} takes no steps of an optimizer's"
-        raise UserError(f"optimizer: {told}; allowed: None, or with async, sync, averaging")
-    return replace(method, algorithm=replace(cast(Any, method.algorithm), descent=optimizer))
+        mistake = f"{method.label} takes no steps of an optimizer's"
+        raise UserError(f"optimizer: {mistake}; allowed: None, or with async, sync, averaging")
+    return replace(method, algorithm=replace(algorithm, descent=optimizer))
 
 
 def _check_direct(optimizer: Descent) -> None:
@@ -204,43 +214,29 @@ def _check_direct(optimizer: Descent) -> None:
     Raises:
         UserError: it has other parameters.
     """
+    # Refused here: called in the middle of a run, it would raise an error that names no setting.
     direct = getattr(type(optimizer), "direct_", None)
     if direct is not None:
         try:
             signature(direct).bind(optimizer, *range(len(DIRECTED)))
         except TypeError as error:
-            told = f"{direct.__qualname__}{signature(direct)}"
+            mistake = f"{direct.__qualname__}{signature(direct)}"
             allowed = f"direct_(self, {', '.join(DIRECTED)})"
-            raise UserError(f"optimizer: {told}; allowed: {allowed}") from error
+            raise UserError(f"optimizer: {mistake}; allowed: {allowed}") from error
 
 
 DIRECTED = "gradients", "replicas", "state", "network"
 
 
-def _find_name(said: str) -> str:
-    """The name here of an algorithm that has another one in the field."""
-    return (
-        said if said in NAMES else ALIASES.get(said.lower().replace("-", "").replace("_", ""), said)
-    )
-
-
 def _find_algorithm(name: str) -> Algorithm:
     if name in NAMES:
         return NAMES[name]
+    # A plugin's classes are found as subclasses, once they are imported.
     load_plugins("algorithms")
     classes = {kind.__name__: kind for kind in dataclasses_below(Algorithm)}
     if name not in classes:
         raise name_error("algorithm", name, [*NAMES, *ALIASES, *classes])
     return build(classes[name], {}, "algorithm", name)
-
-
-def _steps(asked: str, number: str) -> int:
-    if asked.endswith(":") or (number and not number.isdecimal()):
-        raise UserError(f"algorithm: {asked!r}; allowed after the colon: minibatches, from 1")
-    steps = int(number or 1)
-    if not 1 <= steps <= MOST_STEPS:
-        raise UserError(f"algorithm: {asked!r}; allowed after the colon: 1 to {MOST_STEPS}")
-    return steps
 
 
 def _protocol(algorithm: Algorithm, steps: int) -> TimingProtocol:

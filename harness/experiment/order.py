@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from heapq import heapreplace
-from typing import Literal, Protocol
+from typing import Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +30,8 @@ from harness.base.settings import format_count
 from harness.networks.contract import Key, Minibatch
 
 Shuffling = Literal["none", "on the fly", "full", "in blocks"]
+
+AnyOrder = TypeVar("AnyOrder", bound="Order | Partition | Shares")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +84,8 @@ class Order:
 
     def rows(self, step: int) -> np.ndarray:
         """The frames (row numbers, ``[B]``) of minibatch ``step``."""
-        first = self.minibatch * step
-        return self._shuffled[first : first + self.minibatch]
+        begin = self.minibatch * step
+        return self._shuffled[begin : begin + self.minibatch]
 
     def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
         """The frames (``[W, B]``) of minibatches named by (worker, step); the worker is ignored."""
@@ -102,8 +104,8 @@ class Order:
         """All rows of the stage in the order of training."""
         chosen = stream(self.seed, "utterance order", self.stage).permutation(self._subset)
         if self.shuffling == "in blocks":
-            named = (self.seed, "frame order", self.stage)
-            return InBlocks(self.start[chosen], self.frames[chosen], named)
+            keys = (self.seed, "frame order", self.stage)
+            return InBlocks(self.start[chosen], self.frames[chosen], keys)
         rows = row_numbers(self.start[chosen], self.frames[chosen])
         if self.shuffling == "none":
             return rows
@@ -124,25 +126,25 @@ class InBlocks:
     """
 
     def __init__(
-        self, start: np.ndarray, frames: np.ndarray, named: tuple[int, str, *tuple[int, ...]]
+        self, start: np.ndarray, frames: np.ndarray, keys: tuple[int, str, *tuple[int, ...]]
     ) -> None:
-        self._start, self._frames, self._named = start, frames, named
+        self._start, self._frames, self._named = start, frames, keys
         self._ends = np.cumsum(frames)
         self._rows = lru_cache(maxsize=2)(self._piece)
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    def __getitem__(self, some: slice) -> np.ndarray:
-        first, last, _ = some.indices(len(self))
-        begin, end = np.searchsorted(self._ends, [first, last - 1], side="right").tolist()
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        start, stop, _ = rows.indices(len(self))
+        begin, end = np.searchsorted(self._ends, [start, stop - 1], side="right").tolist()
         pieces = [self._rows(k) for k in range(begin, end + 1)]
         before = int(self._ends[begin] - self._frames[begin])
-        return np.concatenate(pieces)[first - before : last - before]
+        return np.concatenate(pieces)[start - before : stop - before]
 
     def _piece(self, place: int) -> np.ndarray:
-        first, length = int(self._start[place]), int(self._frames[place])
-        return first + stream(*self._named, place).permutation(length)
+        start, length = int(self._start[place]), int(self._frames[place])
+        return start + stream(*self._named, place).permutation(length)
 
 
 def row_numbers(start: np.ndarray, frames: np.ndarray) -> np.ndarray:
@@ -170,15 +172,15 @@ def interleave_slots(frames: np.ndarray, slots: int) -> np.ndarray:
         [[0, 3], [1, 4], [2, 5]]
     """
     free = [(0, slot) for slot in range(slots)]
-    given: list[list[np.ndarray]] = [[] for _ in free]
+    pieces: list[list[np.ndarray]] = [[] for _ in free]
     begin = 0
     for length in map(int, frames):
         steps, slot = free[0]
-        given[slot].append(np.arange(begin, begin + length))
+        pieces[slot].append(np.arange(begin, begin + length))
         heapreplace(free, (steps + length, slot))
         begin += length
-    columns = [np.concatenate([np.zeros(0, np.int64), *own]) for own in given]
-    return np.stack([own[: free[0][0]] for own in columns], axis=1).ravel()
+    columns = [np.concatenate([np.zeros(0, np.int64), *positions]) for positions in pieces]
+    return np.stack([positions[: free[0][0]] for positions in columns], axis=1).ravel()
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,12 +214,12 @@ class Partition:
 
     def __post_init__(self) -> None:
         if not self.folds:
-            left, need = min(self._sizes), self.every * self.minibatch
-            told = f"workers: {self.workers} leave one of them {left} {self.unit}"
-            each = f"{format_count(self.every, 'minibatch')} of {self.minibatch}"
+            rows, need = min(self._sizes), self.every * self.minibatch
+            mistake = f"workers: {self.workers} leave one of them {rows} {self.unit}"
+            minibatches = f"{format_count(self.every, 'minibatch')} of {self.minibatch}"
             allowed = "fewer workers, or fewer minibatches in a round"
             raise UserError(
-                f"{told}, and a round takes {need} of each ({each}); allowed: {allowed}"
+                f"{mistake}, and a round takes {need} of each ({minibatches}); allowed: {allowed}"
             )
 
     @property
@@ -239,7 +241,7 @@ class Partition:
         """The frames (row numbers, ``[W, B]``) of minibatches named by (worker, step)."""
         size = self.minibatch
         at = [(worker, size * step) for worker, step in keys]
-        return np.stack([self._shuffled[worker][first : first + size] for worker, first in at])
+        return np.stack([self._shuffled[worker][begin : begin + size] for worker, begin in at])
 
     def sequence(self, worker: int) -> np.ndarray | InBlocks:
         """A worker's rows of the pass in the order of training."""
@@ -248,52 +250,50 @@ class Partition:
     @property
     def _sizes(self) -> list[int]:
         """Number of frames of each worker."""
-        return [int(self.frames[own].sum()) for own in self._owned]
+        return [int(self.frames[utterances].sum()) for utterances in self._owned]
 
     @cached_property
     def _owned(self) -> list[np.ndarray]:
         """The utterances of each worker."""
         every = len(self.start)
+        # The stage is no key here, so a share is of the same utterances in every pass.
         subset = stream(self.seed, "subset").permutation(every)[: max(1, round(self.share * every))]
         return balance_utterances(self.frames, np.sort(subset), self.workers)
 
     @cached_property
     def _shuffled(self) -> list[np.ndarray | InBlocks]:
         """Each worker's frames of this pass in the order of training."""
-        return [self._order_of(worker, own) for worker, own in enumerate(self._owned)]
+        return [self._order_of(worker, utterances) for worker, utterances in enumerate(self._owned)]
 
-    def _order_of(self, worker: int, own: np.ndarray) -> np.ndarray | InBlocks:
+    def _order_of(self, worker: int, utterances: np.ndarray) -> np.ndarray | InBlocks:
         if self.shuffling == "in blocks":
-            chosen = stream(self.seed, "pieces of a worker", self.stage, worker).permutation(own)
-            named = (self.seed, "frames of a worker", self.stage, worker)
-            return InBlocks(self.start[chosen], self.frames[chosen], named)
-        rows = row_numbers(self.start[own], self.frames[own])
+            chosen = stream(self.seed, "pieces of a worker", self.stage, worker).permutation(
+                utterances
+            )
+            keys = (self.seed, "frames of a worker", self.stage, worker)
+            return InBlocks(self.start[chosen], self.frames[chosen], keys)
+        rows = row_numbers(self.start[utterances], self.frames[utterances])
         return stream(self.seed, "frames of a worker", self.stage, worker).permutation(rows)
 
 
 @dataclass(frozen=True, eq=False)
-class Consecutive:
-    """The minibatches of a stage among others of equal minibatches, without a wait between them.
-
-    Steps beyond a stage belong to the next one, and earlier ones to the one before. The first stage
-    follows the last one: more minibatches than there are get handed out if contributions are lost.
+class OfStages(Generic[AnyOrder]):
+    """The minibatches of a stage that may need those of its neighbours.
 
     Args:
-        order_of: from the number of a stage to its minibatches.
+        order_of: from the number of a stage to its examples.
         stage: number of this stage.
-        stages: numbers of the stages from one wait for all workers to the next.
     """
 
-    order_of: Callable[[int], Order | Partition]
+    order_of: Callable[[int], AnyOrder]
     stage: int
-    stages: range
 
     def __post_init__(self) -> None:
         self._stage(self.stage)  # fails here if the data fill no fold
 
     @property
     def frames(self) -> np.ndarray:
-        """Length of each training utterance."""
+        """Rows of each training utterance; of examples, ones."""
         return self._stage(self.stage).frames
 
     @property
@@ -305,6 +305,24 @@ class Consecutive:
     def size(self) -> int:
         """Number of frames of the stage, including those that fill no fold."""
         return self._stage(self.stage).size
+
+    @cached_property
+    def _stage(self) -> Callable[[int], AnyOrder]:
+        # A minibatch may be of this stage or of the one before or after it.
+        return lru_cache(maxsize=3)(self.order_of)
+
+
+@dataclass(frozen=True, eq=False)
+class Consecutive(OfStages[Order | Partition]):
+    """The minibatches of a stage among others of equal minibatches, without a wait between them.
+
+    Steps beyond a stage belong to the next one, and earlier ones to the one before.
+
+    Args:
+        stages: numbers of the stages from one wait for all workers to the next.
+    """
+
+    stages: range
 
     @property
     def folds(self) -> int:
@@ -327,10 +345,10 @@ class Consecutive:
 
     def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
         """The frames (``[W, B]``) of minibatches named by (worker, step)."""
-        found = [self._find(step) for _, step in keys]
+        places = [self._find(step) for _, step in keys]
         rows = [
             self._stage(stage).rows_of([(worker, step)])
-            for (worker, _), (stage, step) in zip(keys, found, strict=True)
+            for (worker, _), (stage, step) in zip(keys, places, strict=True)
         ]
         return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
@@ -345,15 +363,12 @@ class Consecutive:
         while step < 0:
             stage -= 1
             step += self._stage(stage).steps
+        # The first stage follows the last one: more minibatches than there are get handed out if
+        # contributions are lost.
         while step >= (steps := self._stage(stage).steps):
             step -= steps
             stage = stage + 1 if stage + 1 in self.stages else self.stages.start
         return stage, step
-
-    @cached_property
-    def _stage(self) -> Callable[[int], Order | Partition]:
-        """`order_of` with a cache: contributions in flight may be of neighbouring stages."""
-        return lru_cache(maxsize=3)(self.order_of)
 
 
 @dataclass(frozen=True, eq=False)
@@ -384,12 +399,12 @@ class Shares:
 
     def sequence(self, worker: int) -> np.ndarray:
         """A worker's examples in the order of training."""
-        named = stream(self.seed, "frames of a worker", self.stage, worker)
-        return named.permutation(self.rows[worker])
+        generator = stream(self.seed, "frames of a worker", self.stage, worker)
+        return generator.permutation(self.rows[worker])
 
 
 @dataclass(frozen=True, eq=False)
-class ContinuousOrder:
+class ContinuousOrder(OfStages[Order | Partition | Shares]):
     """The minibatches of one pass whose folds continue over the ends of passes.
 
     A worker's examples of all passes form one sequence, shuffled again for each pass. Pass k
@@ -401,9 +416,7 @@ class ContinuousOrder:
     often if it is small, or if the worker is fast and waits for no other.
 
     Args:
-        pass_of: from the number of a pass, from 0, to its examples; with `Shares`, from the number
-            of times that a worker has gone through its share.
-        stage: number of this pass, from 0.
+        order_of: with `Shares`, from the number of times that a worker has gone through its share.
         passes: P.
         until: number of the next stage that begins with nothing in flight.
         workers: number of workers.
@@ -412,31 +425,11 @@ class ContinuousOrder:
         a_fold: minibatches that this counter hands out for a round.
     """
 
-    pass_of: Callable[[int], Order | Partition | Shares]
-    stage: int
     passes: int
     until: int
     workers: int
     own: int | None
     a_fold: int
-
-    def __post_init__(self) -> None:
-        self._pass(self.stage)  # fails here if the data fill no round
-
-    @property
-    def frames(self) -> np.ndarray:
-        """Rows of each example: one."""
-        return self._pass(self.stage).frames
-
-    @property
-    def minibatch(self) -> int:
-        """Examples in a minibatch."""
-        return self._pass(self.stage).minibatch
-
-    @property
-    def size(self) -> int:
-        """Examples of the pass."""
-        return self._pass(self.stage).size
 
     @property
     def folds(self) -> int:
@@ -448,8 +441,8 @@ class ContinuousOrder:
         """Minibatches of each counter in the pass."""
         if self.own is None or self.stage + 1 != self.passes:
             return self.folds * self._each
-        whole = -(-self.passes * self.size // (self.workers * self.minibatch))
-        return whole - self._rounds(self.stage) * self.own
+        total = -(-self.passes * self.size // (self.workers * self.minibatch))
+        return total - self._rounds(self.stage) * self.own
 
     def ahead(self, enough: int) -> int:
         """Folds of later passes before the next wait for all workers."""
@@ -468,9 +461,9 @@ class ContinuousOrder:
         """The number of the pass of each row of `rows_of`, counted for its worker."""
         size, numbers = self.minibatch, list[np.ndarray]()
         for worker, step in keys:
-            first, _ = self._begin(worker, step)
+            number, _ = self._begin(worker, step)
             pieces = [len(rows) for rows in self._rows(worker, step)]
-            numbers.append(np.repeat(np.arange(first, first + len(pieces)), pieces)[:size])
+            numbers.append(np.repeat(np.arange(number, number + len(pieces)), pieces)[:size])
         return np.stack(numbers)
 
     @property
@@ -492,25 +485,20 @@ class ContinuousOrder:
         """The rows of a worker's minibatch of this stage, in a piece for each pass."""
         # Its last rows may be the first of the next pass, or of several where a share is smaller
         # than a minibatch.
-        number, first = self._begin(worker, step)
+        number, begin = self._begin(worker, step)
         size, pieces = self.minibatch, list[np.ndarray]()
         while size:
-            pieces.append(self._sequence(number, worker)[first : first + size])
+            pieces.append(self._sequence(number, worker)[begin : begin + size])
             size -= len(pieces[-1])
-            number, first = number + 1, 0
+            number, begin = number + 1, 0
         return pieces
-
-    @cached_property
-    def _pass(self) -> Callable[[int], Order | Partition | Shares]:
-        """`pass_of` with a cache: a minibatch needs this stage, its own pass and the next one."""
-        return lru_cache(maxsize=3)(self.pass_of)
 
     @cached_property
     def _sequence(self) -> Callable[[int, int], np.ndarray | InBlocks]:
         """The rows of a pass and worker, with a cache: workers may be in different passes."""
 
         def sequence(number: int, worker: int) -> np.ndarray | InBlocks:
-            return self._pass(number).sequence(worker)
+            return self._stage(number).sequence(worker)
 
         return lru_cache(maxsize=3 * self.workers)(sequence)
 
@@ -541,7 +529,7 @@ def balance_utterances(frames: np.ndarray, chosen: np.ndarray, workers: int) -> 
         has, worker = least[0]
         dealt[worker].append(utterance)
         heapreplace(least, (has + int(frames[utterance]), worker))
-    return [np.array(own, dtype=np.int64) for own in dealt]
+    return [np.array(utterances, dtype=np.int64) for utterances in dealt]
 
 
 class Examples(Protocol):

@@ -91,11 +91,11 @@ class Parcel:
         # Imported here: a command may send nothing to another process.
         import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
-        known: dict[str, object] = dict(sys.modules)
+        modules: dict[str, object] = dict(sys.modules)
         registered = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
         sent = [
             module
-            for name, module in known.items()
+            for name, module in modules.items()
             if isinstance(module, ModuleType) and module.__name__ == name
             if name not in registered and not is_installed(name)
         ]
@@ -114,56 +114,56 @@ def _unpack(folders: Sequence[str], data: bytes) -> Parcel:
     return Parcel(pickle.loads(data))
 
 
-def check(where: str, called: str = "--submit") -> None:
+def check(place: str, called: str = "--submit") -> None:
     """Reject a place that is unknown or not usable here.
 
     Args:
-        where: see above.
+        place: see above.
         called: the option or argument that names it.
 
     Raises:
         UserError: it is unknown, or its package is not installed.
     """
-    if ":" in where:
-        _import_function(where, called)
+    if ":" in place:
+        _import_function(place, called)
         return
-    if where not in PACKAGES:
-        raise name_error(called, where, (*PACKAGES, "MODULE:FUNCTION"))
-    package, extra = PACKAGES[where]
+    if place not in PACKAGES:
+        raise name_error(called, place, (*PACKAGES, "MODULE:FUNCTION"))
+    package, extra = PACKAGES[place]
     try:
         import_module(package)
     except ImportError as error:
         needed = f"needs {package}; pip install 'lagbench[{extra}]'"
-        raise UserError(f"{called} {where}: {needed}") from error
+        raise UserError(f"{called} {place}: {needed}") from error
 
 
-def open_executor(where: str, folder: Path, jobs: int) -> Executor:
+def open_executor(place: str, folder: Path, jobs: int) -> Executor:
     """The executor that ``--submit`` names.
 
     Args:
-        where: value of ``--submit``, see the module.
+        place: value of ``--submit``, see the module.
         folder: folder for scripts and logs of jobs.
         jobs: largest number of jobs at a time.
 
     Raises:
         UserError: the place cannot be used here.
     """
-    check(where)
-    if ":" in where:
-        return _import_function(where)(jobs)
-    if where == "dask":
+    check(place)
+    if ":" in place:
+        return _import_function(place)(jobs)
+    if place == "dask":
         return DaskExecutor(jobs)
-    if where == "ray":
+    if place == "ray":
         return RayExecutor(jobs)
-    return SubmititExecutor(where, folder, jobs)
+    return SubmititExecutor(place, folder, jobs)
 
 
-def _import_function(where: str, called: str = "--submit") -> Callable[[int], Executor]:
-    module, _, name = where.partition(":")
+def _import_function(place: str, called: str = "--submit") -> Callable[[int], Executor]:
+    module, _, name = place.partition(":")
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"{called} {where}: {error}; allowed: MODULE:FUNCTION") from error
+        raise UserError(f"{called} {place}: {error}; allowed: MODULE:FUNCTION") from error
 
 
 class ProcessExecutor(Executor):
@@ -255,15 +255,15 @@ class SubmititExecutor(Executor):
         jobs: largest number of jobs of an array that Slurm runs at a time.
     """
 
-    def __init__(self, where: str, folder: Path, jobs: int) -> None:
+    def __init__(self, place: str, folder: Path, jobs: int) -> None:
         import submitit
 
         try:
-            self._executor: Any = submitit.AutoExecutor(folder=folder, cluster=where)
+            self._executor: Any = submitit.AutoExecutor(folder=folder, cluster=place)
         except RuntimeError as error:
-            raise UserError(f"--submit {where}: {str(error).splitlines()[0]}") from error
+            raise UserError(f"--submit {place}: {str(error).splitlines()[0]}") from error
         self._executor.update_parameters(name="lagbench", cpus_per_task=1, timeout_min=MINUTES)
-        if where == "slurm":
+        if place == "slurm":
             self._executor.update_parameters(slurm_array_parallelism=jobs)
         self._jobs, self._ended = dict[Future[Any], Any](), Event()
         Thread(target=self._poll, daemon=True).start()
@@ -344,8 +344,8 @@ class RayExecutor(Executor):
         import ray
 
         self._ray: Any = ray
-        here = {"_node_ip_address": "127.0.0.1", "include_dashboard": False, "num_cpus": jobs}
-        self._ray.init(log_to_driver=False, **({} if "RAY_ADDRESS" in os.environ else here))
+        local = {"_node_ip_address": "127.0.0.1", "include_dashboard": False, "num_cpus": jobs}
+        self._ray.init(log_to_driver=False, **({} if "RAY_ADDRESS" in os.environ else local))
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See `Executor`; a lost call is submitted again by the grid, and not by Ray."""

@@ -29,7 +29,7 @@ def run(
     store: Store,
     watch: Watch = ignore,
     executed_by: ExecutedBy = SimulationExecutor,
-    how: Mapping[str, object] | None = None,
+    execution: Mapping[str, object] | None = None,
     *,
     alone: bool = True,
 ) -> Run:
@@ -40,7 +40,7 @@ def run(
         store: the store of the run.
         watch: receives progress.
         executed_by: makes an experiment's executor, by default a simulated cluster.
-        how: the part of the identity that names another executor; None for a simulated cluster.
+        execution: the part of the identity that names another executor; None for a simulation.
         alone: whether no other thread uses the run's tensors.
 
     Raises:
@@ -48,12 +48,12 @@ def run(
     """
     if not isinstance(config, TaskConfig):
         return cast(Any, config).execute(store, watch)
-    with nullcontext() if how else _noting_unread_keys(config):
+    with nullcontext() if execution else _noting_unread_keys(config):
         if not isinstance(config, Experiment):
             return load("tasks", config.kind).execute(config, store, watch)
         experiment = cast(AnyExperiment, config)
         try:
-            with store.begin(identity_config(experiment, how)) as writer:
+            with store.begin(identity_config(experiment, execution)) as writer:
                 problem = experiment.task.open(experiment, store, watch)
                 with problem.computing(alone=alone):
                     FrameTraining(writer, experiment, problem, watch, executed_by).run()
@@ -71,9 +71,11 @@ def _noting_unread_keys(config: TaskConfig) -> AbstractContextManager[object]:
     return reads.watch(watched)
 
 
-def identity_config(config: TaskConfig, how: Mapping[str, object] | None = None) -> dict[str, Any]:
-    """The values that a run's identity hashes; ``how`` is None on a simulated cluster."""
-    return config.to_dict() | ({EXECUTED: dict(how)} if how else {})
+def identity_config(
+    config: TaskConfig, execution: Mapping[str, object] | None = None
+) -> dict[str, Any]:
+    """The values that a run's identity hashes; ``execution`` is None on a simulated cluster."""
+    return config.to_dict() | ({EXECUTED: dict(execution)} if execution else {})
 
 
 def time_passes(config: AnyExperiment, pieces: Pieces, most: int = MOST_FOLDS) -> Whole:
@@ -110,13 +112,13 @@ def _stage(
     boundaries = Boundaries(config, order, stage)
     for segment in boundaries.segments():
         # In the order of `FrameTraining._advance`: a search pauses the cluster, then come folds.
-        left = order.folds - segment.begins
+        steps_left = order.folds - segment.begins
         if boundaries.is_chunk(segment.begins) and (
-            search_s := config.search_s(stage, boundaries.chunk_steps, left)
+            search_s := config.search_s(stage, boundaries.chunk_steps, steps_left)
         ):
             yield simulation.pause(search_s, SEARCH)
-        if (rest := most - simulation.version) < segment.folds:
-            yield simulation.advance(folds=rest)
+        if (room := most - simulation.version) < segment.folds:
+            yield simulation.advance(folds=room)
             return
         yield simulation.advance(
             folds=segment.folds, drain=segment.drain, handing_out=segment.handing_out

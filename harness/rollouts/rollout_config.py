@@ -8,14 +8,13 @@ from typing import Any, Self
 from harness.algorithms.descent import AdamW, LocalOptimizer
 from harness.base.errors import UserError
 from harness.base.settings import Spec, check_order, setting
-from harness.experiment.contract import Reads, TaskConfig
+from harness.experiment.contract import TaskConfig
 from harness.experiment.experiment import plain
 from harness.rollouts.losses import Decoupled, Loss
 from harness.rollouts.problems import Addition, Problems
 from harness.rollouts.protocol import Rollouts
 from harness.rollouts.sources import PolicySource, SmallTransformer
 from harness.simulator import Cluster, Simulation, Workload
-from harness.simulator.timeline import inner_lag
 
 __all__ = ["RolloutConfig", "WarmStart"]
 
@@ -122,9 +121,9 @@ class RolloutConfig(TaskConfig):
 
     def __post_init__(self) -> None:
         if self.protocol.group < 2:
-            told = "at least 2, since a rollout is compared with others of its group"
+            allowed = "at least 2, since a rollout is compared with others of its group"
             raise UserError(
-                f"protocol.group: {self.protocol.group} is not allowed; allowed: {told}"
+                f"protocol.group: {self.protocol.group} is not allowed; allowed: {allowed}"
             )
 
     @property
@@ -175,10 +174,6 @@ class RolloutConfig(TaskConfig):
     def example_weight(self) -> float:
         """See `TaskConfig`."""
         return 1.0 / self.held_out
-
-    def reads(self) -> Reads:
-        """See `TaskConfig`: from the version of a rollout's first token."""
-        return {"inner": inner_lag}
 
     @property
     def start_config(self) -> StartConfig:

@@ -62,20 +62,20 @@ class RolloutApplication(Application[RolloutConfig]):
 
     config = RolloutConfig
     worker = "generator"
-    usual = {"seed": 0}  # noqa: RUF012 (never written to)
     tables = (OwnTable,)
     follows = ("device",)
     simulated = "generators and trainer are simulated"
 
     def read(self, asked: RunRequest) -> RolloutConfig:
         """See `Application`."""
-        table = {**self.usual, **asked.table}
-        names = {entry.name for entry in fields(OwnTable)}
-        own = {name: table.pop(name) for name in names & table.keys()}
+        table = {"seed": 0, **asked.table}
+        # Taken out of the table here, since no field of the configuration has their names.
+        own_names = {entry.name for entry in fields(OwnTable)} & table.keys()
+        own_keys = {name: table.pop(name) for name in own_names}
         table |= {"cluster": asked.cluster(), "device": asked.device}
-        if own or any(isinstance(table.get(name), str) for name in ("policy", "problems")):
+        if own_keys or any(isinstance(table.get(name), str) for name in ("policy", "problems")):
             with name_keys(asked.task):
-                table |= _find_own(asked, own, table)
+                table |= _find_own(asked, own_keys, table)
         return build(RolloutConfig, table, str(asked.path), named=key_in_file)
 
     def restore(
@@ -98,8 +98,8 @@ class RolloutApplication(Application[RolloutConfig]):
     def replay(self, config: RolloutConfig, recorded: Run, store: Store, watch: Watch) -> Run:
         """See `Application`."""
         timeline = load_timeline(recorded.path(TIMELINE))
-        made = partial(RecordedRollouts, timeline=timeline)
-        return train_rollouts(config, store, watch, made, {"by": "a record"})
+        executor = partial(RecordedRollouts, timeline=timeline)
+        return train_rollouts(config, store, watch, executor, {"by": "a record"})
 
     def pieces(self, config: RolloutConfig, say: Say) -> None:
         """None: problems are made by number."""
@@ -128,34 +128,34 @@ class RolloutApplication(Application[RolloutConfig]):
         yield "  lengths of rollouts", law
 
 
-def _find_own(asked: RunRequest, own: Table, table: Table) -> Table:
+def _find_own(request: RunRequest, names: Table, table: Table) -> Table:
     """The user's policy and problems, and their start.
 
     Raises:
         UserError: a name is not found, or prompts without answers have a supervised start.
     """
-    said = build(OwnTable, own, str(asked.path), TASK)
+    texts = build(OwnTable, names, str(request.path), TASK)
 
     def find(key: str, name: object) -> Any:
         if not isinstance(name, str) or (key == "problems" and ":" not in name):
             return name
-        return find_object(name, asked.task + key, asked.path.parent)
+        return find_object(name, request.task + key, request.path.parent)
 
     policy: Any = table.get("policy", SmallTransformer())
-    if isinstance(policy, str) or said.sampler:
-        policy = policy_of(find("policy", policy), find("sampler", said.sampler))
-    given: Any = table.get("problems", Addition())
-    if not isinstance(given, str):
+    if isinstance(policy, str) or texts.sampler:
+        policy = policy_of(find("policy", policy), find("sampler", texts.sampler))
+    source: Any = table.get("problems", Addition())
+    if not isinstance(source, str):
         return {"policy": policy}
-    found = find("problems", given)
-    found = found() if callable(found) and not isinstance(found, Problems) else found
-    parts = find("reward", said.reward), find("test", said.test)
-    found = problems_of(found, policy, *parts, said.context)
-    if not isinstance(found, OwnProblems):
-        return {"policy": policy, "problems": found}
+    problems = find("problems", source)
+    problems = problems() if callable(problems) and not isinstance(problems, Problems) else problems
+    parts = find("reward", texts.reward), find("test", texts.test)
+    problems = problems_of(problems, policy, *parts, texts.context)
+    if not isinstance(problems, OwnProblems):
+        return {"policy": policy, "problems": problems}
     if "start" in table:
         raise UserError(NO_START)
-    return {"start": {"steps": 0}, "policy": policy, "problems": found}
+    return {"start": {"steps": 0}, "policy": policy, "problems": problems}
 
 
 ROLLOUTS = RolloutApplication()

@@ -40,8 +40,8 @@ class SequenceApplication(Application[SequenceConfig]):
     """Sequence training of speech: see `Application`."""
 
     config = SequenceConfig
-    worker, workers = "replica", "replicas"
-    usual = {"seed": 0, "criterion": {}}  # noqa: RUF012 (never written to)
+    worker = "replica"
+
     follows = FOLLOWS
     simulated = "decoders and trainers are simulated"
 
@@ -51,7 +51,7 @@ class SequenceApplication(Application[SequenceConfig]):
         Raises:
             UserError: ``start`` is missing, or sets a shared or derived key.
         """
-        asked = replace(asked, table={**self.usual, **asked.table})
+        asked = replace(asked, table={"seed": 0, "criterion": {}, **asked.table})
         start: object = asked.table.get("start")
         if not isinstance(start, Mapping):
             lack = "start: missing; needed: a table with the run it starts from"
