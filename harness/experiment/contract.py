@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
@@ -121,13 +121,14 @@ class TaskConfig(ABC):
         """Plain JSON values, canonical: what the run's identity hashes."""
 
     @property
-    @abstractmethod
     def count(self) -> int:
-        """Number of workers that train."""
+        """Number of workers that train: by default the field ``workers``."""
+        return cast(Any, self).workers
 
-    @abstractmethod
     def with_cluster(self, cluster: Cluster | None = None, count: int | None = None) -> Self:
         """A copy with another cluster or number of workers; None keeps the present one."""
+        config: Any = self
+        return replace(config, cluster=cluster or self.cluster, workers=count or self.count)
 
     @property
     @abstractmethod
@@ -200,11 +201,6 @@ class Application(ABC, Generic[Config]):
         names = {entry.name for table in tables for entry in fields(table)}
         return frozenset(names.difference(self.follows))
 
-    @property
-    def own_keys(self) -> frozenset[str]:
-        """The keys of ``[task]``."""
-        return self.keys - SHARED
-
     @abstractmethod
     def read(self, asked: RunRequest) -> Config:
         """Build the configuration of a run file.
@@ -227,7 +223,6 @@ class Application(ABC, Generic[Config]):
         Raises:
             UserError: it is no configuration of this application, or needs such a run file.
         """
-        del run, named
         return build(cast(Any, self.config), table, where)
 
     def replay(self, config: Config, recorded: Run, store: Store, watch: Watch) -> Run:
@@ -236,7 +231,6 @@ class Application(ABC, Generic[Config]):
         Raises:
             UserError: by default: a timeline does not determine runs of this task.
         """
-        del store, watch
         raise UserError(f"{recorded.dir}: a run of {config.kind} has no record to replay")
 
     @abstractmethod
@@ -273,7 +267,6 @@ class Application(ABC, Generic[Config]):
         Raises:
             UserError: by default: runs of this task are simulated only.
         """
-        del pieces, timeline
         raise UserError(f"{run.dir}: a run of {config.kind} has no record to compare with")
 
     def sampled(self, config: Config) -> tuple[Config, int]:
@@ -291,7 +284,6 @@ class Application(ABC, Generic[Config]):
         Raises:
             UserError: ``asked`` is given, and the application leaves no data out.
         """
-        del config, finished
         if asked is not None:
             raise UserError(f"--kept {asked}: for sequence training; this run is none")
         return 1.0
@@ -384,13 +376,9 @@ class RunRequest:
         Raises:
             UserError: an unknown name, or a mistake in the cluster file.
         """
-        try:
+        with name_keys(f"{self.path}: "):
             path = cluster_file(self.word("cluster"), self.path.parent)
-        except UserError as error:
-            if str(error).startswith(f"{self.path}: "):
-                raise
-            raise UserError(f"{self.path}: {error}") from error
-        return load_cluster(path)
+        return load_cluster(path)  # outside: its mistakes are of another file, and name it
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import random
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -171,19 +171,14 @@ def digest_of_tensor(tensor: Tensor) -> str:
     return sha.hexdigest()
 
 
-_is_wrapped = cast(
-    Callable[[Tensor], bool],  # by `torch.func`, for one call
-    cast(Any, torch._C)._functorch.is_functorch_wrapped_tensor,  # pyright: ignore[reportPrivateUsage]
-)
-
-
 # -- code ------------------------------------------------------------------------------------
 
 
 def _describe(value: object, visited: Seen) -> Iterator[str]:
     """Lines that describe a value; a value described before is replaced by its number."""
-    if type(value) in PLAIN:
-        yield f"{type(value).__name__} {value!r}"
+    kind = type(value)
+    if kind in PLAIN:
+        yield f"{kind.__name__} {value!r}"
         return
     if id(value) in visited.state:
         yield f"state {visited.state[id(value)]}"
@@ -193,13 +188,10 @@ def _describe(value: object, visited: Seen) -> Iterator[str]:
         return
     visited[id(value)] = len(visited), value
     if any(value is generator for generator in GENERATORS):
-        yield f"global {type(value).__name__}"
+        yield f"global {kind.__name__}"
     elif isinstance(value, types.ModuleType):
         yield f"module {value.__name__} {_version(value.__name__)}"
     elif isinstance(value, Tensor):
-        if _is_wrapped(value):
-            # A wrapper from inside a `torch.func` transform, which the function kept afterwards.
-            raise _DigestError(value, "it is of a call that is over, kept by the function")
         yield f"tensor {digest_of_tensor(value)}{' trained' * value.requires_grad}"
         yield from _further(value, visited)
     elif isinstance(value, np.ndarray):
@@ -215,12 +207,12 @@ def _describe(value: object, visited: Seen) -> Iterator[str]:
         yield from _several("method", (value.__func__, value.__self__), visited)
     elif isinstance(value, types.FunctionType):
         yield from _function(value, visited)
-    elif type(value) in BUILTIN:
-        yield from _builtin_value(value, type(value), visited)
+    elif kind in BUILTIN:
+        yield from _builtin_value(value, kind, visited)
     elif _is_compiled(value):
         yield from _digest_compiled(value, visited)
-    elif _is_builtin(value):
-        yield from _builtin(value, visited)
+    elif callable(value) and not hasattr(value, "__dict__") and is_installed(kind.__module__):
+        yield from _builtin(value, visited)  # a function in C
     else:
         yield from _object(value, visited)
 
@@ -299,13 +291,6 @@ def _digest_compiled(value: Any, visited: Seen) -> Iterator[str]:
     yield from _describe(function, visited)
 
 
-def _is_builtin(value: object) -> bool:
-    """Whether ``value`` is a function in C: callable, without ``__dict__``, of a package."""
-    return (
-        callable(value) and not hasattr(value, "__dict__") and is_installed(type(value).__module__)
-    )
-
-
 def _builtin(value: Any, visited: Seen) -> Iterator[str]:
     """Describe a function in C by name and version, and by the object it is bound to."""
     module = getattr(value, "__module__", "") or ""
@@ -366,10 +351,9 @@ def _pickled(value: Any, visited: Seen) -> Iterator[str]:
 def attributes(value: object) -> dict[str, Any]:
     """The attributes of an object, also those in ``__slots__`` of the user's classes."""
     kinds = [kind for kind in type(value).__mro__ if not is_installed(kind.__module__)]
-    members = [
-        (n, m) for kind in kinds for n, m in vars(kind).items() if inspect.ismemberdescriptor(m)
-    ]
-    slots = {name: getattr(value, name) for name, _ in members if hasattr(value, name)}
+    members = [pair for kind in kinds for pair in vars(kind).items()]
+    names = [name for name, member in members if inspect.ismemberdescriptor(member)]
+    slots = {name: getattr(value, name) for name in names if hasattr(value, name)}
     return {**getattr(value, "__dict__", {}), **slots}
 
 

@@ -73,13 +73,13 @@ class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay]):
     ) -> None:
         self._config, self._minibatches = config, minibatches
         self.simulation = config.simulation(problem.pieces)
-        # A worker whose memory has a contribution that is lost is computed by itself.
-        network = problem.network
+        network, handing, faults = problem.network, config.handing, bool(config.cluster.faults)
         has_state = isinstance(network, StatefulNetwork) and bool(network.fresh_state())
         remembers = config.algorithm.remembers or has_state
-        alone = config.missed_rounds or (bool(config.cluster.faults) and remembers)
-        slots = config.handing.under_way
-        self.replay = _replay(config, problem, model, minibatches, slots, alone=alone)
+        # A worker whose memory has a contribution that is lost is computed by itself, and so are
+        # rounds that some workers may miss.
+        alone = (config.rounds and handing.missed) or (faults and (config.rounds or remembers))
+        self.replay = _replay(config, problem, model, minibatches, handing.under_way, alone=alone)
         self._counts = WorkerSteps() if config.counts_by_worker else None
 
     def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
@@ -87,10 +87,7 @@ class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay]):
         segment = self.simulation.advance(folds=folds, drain=drain, handing_out=handing_out)
         if self._counts is not None:
             segment = self._counts.renumber(segment)
-        if isinstance(self.replay, ShardedReplay):
-            self.replay.run(segment, rate)
-        else:
-            self.replay.run(segment, rate, self.simulation.restorable)
+        self.replay.run(segment, rate, self.simulation.restorable)
         return segment
 
     def pause(self, seconds: float, kind: str) -> Timeline:
@@ -216,7 +213,6 @@ class TimelineExecutor(OnReplay[StaleReplay | ShardedReplay]):
         Raises:
             UserError: the record has fewer folds.
         """
-        del drain, handing_out
         begin = self.server.version
         if begin + folds > len(self.timeline.folds):
             raise UserError(f"timeline: ends after {len(self.timeline.folds)} folds")
@@ -226,7 +222,6 @@ class TimelineExecutor(OnReplay[StaleReplay | ShardedReplay]):
 
     def pause(self, seconds: float, kind: str) -> Timeline:
         """Do nothing: the recorded times contain the pause."""
-        del seconds, kind
         return Timeline()
 
     def begin_stage(self) -> None:

@@ -160,7 +160,6 @@ class Problem(ABC):
 
     def losses_in(self, minibatch: int) -> int:
         """Number of losses that the network sums in a minibatch of so many rows."""
-        del minibatch
         return 1
 
     def held_out_loss(self, model: Tensor) -> float:
@@ -169,7 +168,6 @@ class Problem(ABC):
 
     def test(self, model: Tensor, name: str) -> EvaluationResult:
         """Measurements of the candidate ``name``, ``model [P]``, on test data; none without."""
-        del model, name
         return EvaluationResult({})
 
     def take_states(self, states: Callable[[], Mapping[int, State]]) -> None:
@@ -190,7 +188,6 @@ class Problem(ABC):
         Args:
             alone: whether no other thread uses the run's tensors.
         """
-        del alone
         return nullcontext()
 
 
@@ -244,7 +241,6 @@ class Task(ABC):
 
     def example_weight(self, experiment: Any) -> float:
         """Change of the judged measurement by one development example; 0 without a fixed one."""
-        del experiment
         return 0.0
 
     def check(self, experiment: Any) -> None:
@@ -261,17 +257,14 @@ class Task(ABC):
 
     def facts(self, experiment: Any) -> dict[str, Any]:
         """JSON values besides the fields, or in place of them, that are part of identities."""
-        del experiment
         return {}
 
     def shares(self, workers: int, seed: int) -> Sequence[np.ndarray] | None:
         """The rows of each worker, where their data differ."""
-        del workers, seed
         return None
 
     def describe_data(self, workers: int, seed: int) -> Mapping[str, float]:
         """Figures of the data for a run's summary, by name."""
-        del workers, seed
         return {}
 
     @classmethod
@@ -307,7 +300,6 @@ class Task(ABC):
         Raises:
             UserError: they are not allowed, or need such a run file.
         """
-        del run, named
         return build(cls, own, where)
 
 
@@ -465,15 +457,6 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
             return work
         return replace(work, parameter_bytes=work.parameter_bytes * sent)
 
-    @property
-    def count(self) -> int:
-        """See `TaskConfig`."""
-        return self.workers
-
-    def with_cluster(self, cluster: Cluster | None = None, count: int | None = None) -> Self:
-        """See `TaskConfig`."""
-        return replace(self, cluster=cluster or self.cluster, workers=count or self.workers)
-
     def with_algorithm(self, algorithm: Algorithm, protocol: TimingProtocol | None) -> Self:
         """A copy with another algorithm and its protocol."""
         return replace(self, algorithm=algorithm, protocol=protocol)
@@ -496,11 +479,6 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
         return handing
 
     @property
-    def missed_rounds(self) -> bool:
-        """Whether a fold may lack the contributions of some workers."""
-        return self.rounds and (bool(self.cluster.faults) or self.handing.missed)
-
-    @property
     def counts_by_worker(self) -> bool:
         """Whether one counter hands out minibatches, and yet each worker has its own data."""
         has_shares = self.task.shares(self.workers, self.seed) is not None
@@ -521,11 +499,16 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
             with self.task.name_keys():
                 return self.lay_out(number, train)
 
-        around, handing = self.stages_around(stage), self.handing
+        # The stages that are trained without a wait in between: one's minibatches continue another.
+        begin, end = stage, stage + 1
+        while not self.waits_before(begin):
+            begin -= 1
+        while not self.waits_before(end):
+            end += 1
         shares = self.task.shares(self.workers, self.seed)
         if shares is None and not (self.rounds and not self.task.drops_rest):
-            return Consecutive(lay_out, stage, around)
-        cut = stage, self.passes, around.stop, self.workers, handing.own, handing.a_fold
+            return Consecutive(lay_out, stage, range(begin, end))
+        cut = stage, self.passes, end, self.workers, self.handing.own, self.handing.a_fold
         if shares is None:
             return ContinuousOrder(lay_out, *cut)
         # Shares have unequal sizes: a worker counts the times that it has gone through its own one,
@@ -541,15 +524,6 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
         asks = schedule.judges_passes or schedule.searches or self.shards > 1
         inside = 0 < stage < self.passes
         return asks or not inside or self.stage(stage) != self.stage(stage - 1)
-
-    def stages_around(self, stage: int) -> range:
-        """The stages from the wait (`waits_before`) before ``stage``, or at it, to the next one."""
-        begin, end = stage, stage + 1
-        while not self.waits_before(begin):
-            begin -= 1
-        while not self.waits_before(end):
-            end += 1
-        return range(begin, end)
 
     def lay_out(self, stage: int, train: Pieces) -> Order | Partition:
         """The frames of a stage in order, without the last ones if they do not fill a fold.
@@ -580,15 +554,10 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
         folds = sum(minibatches.order_of(stage).folds for stage in range(self.passes))
         return Rates(self.schedule, folds)
 
-    def simulation(self, train: Pieces, cluster: Cluster | None = None) -> Simulation:
-        """The run's simulation at time 0, at the beginning of the first stage.
-
-        Args:
-            train: the training data.
-            cluster: replaces the run's own cluster; None keeps it.
-        """
-        machine = cluster or self.cluster
-        simulation = Simulation(machine, self.timed, self.workload(0), self.workers, self.seed)
+    def simulation(self, train: Pieces) -> Simulation:
+        """The run's simulation over its training data, at the beginning of the first stage."""
+        work = self.workload()
+        simulation = Simulation(self.cluster, self.timed, work, self.workers, self.seed)
         self.begin_stage(simulation, 0, self.order(0, train))
         return simulation
 

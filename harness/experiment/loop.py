@@ -213,7 +213,7 @@ class Training(ABC, Generic[Executing]):
                 if time.monotonic() > self._next_save:
                     self._save()
             self.finish()
-        except Diverged:
+        except Diverged:  # a result, too: its rates and settings are known to fail
             status = "diverged"
         timeline = concat(self.segments)
         summary, note = self.summarise(status, timeline)
@@ -225,6 +225,7 @@ class Training(ABC, Generic[Executing]):
                 self.writer.attach(name, content)
             else:
                 self.writer.attach_arrays(name, content)
+        # The summary comes last: a run with a summary is finished.
         self.writer.attach_arrays(WORD_ERRORS, self.word_errors)
         self.writer.attach_arrays(MODEL, {"model": to_array(self.model_to_deploy())})
         self.writer.finish(status, summary, note)
@@ -273,6 +274,7 @@ class Training(ABC, Generic[Executing]):
         if checkpoint is None:
             return
         arrays, facts = checkpoint
+        # Begun again, not refused: the same bytes are computed, and a user need do nothing.
         if (facts.get("layout"), facts.get("run")) != (LAYOUT, self.writer.hash):
             reason = "another version's or another run's checkpoint; the run begins again"
             LOG.warning(f"{self.writer.checkpoint}: {reason}")
@@ -383,17 +385,13 @@ def describe_divergence(
 
 def _last(rows: Sequence[MetricRow], metric: str, unit: str) -> str:
     """The last finite value of a metric with its fold, and the first value if it is another row."""
-    finite = [
-        r for r in rows if r["name"].partition("/")[0] == metric and math.isfinite(r["value"])
-    ]
-    if not finite:
+    numbers = [row for row in rows if math.isfinite(row["value"])]
+    start = next((row for row in numbers if row["name"].partition("/")[0] == metric), None)
+    if start is None:
         return "never a number"
-    earliest = finite[0]
-    latest = [row for row in finite if row["name"] == earliest["name"]][-1]
-    text = f"{_format_signed(latest['value'])} {unit} at fold {int(latest['fold']):,}"
-    return text + (
-        f" ({_format_signed(earliest['value'])} at first)" if earliest is not latest else ""
-    )
+    end = [row for row in numbers if row["name"] == start["name"]][-1]
+    text = f"{_format_signed(end['value'])} {unit} at fold {int(end['fold']):,}"
+    return text if start is end else f"{text} ({_format_signed(start['value'])} at first)"
 
 
 def _format_signed(value: float) -> str:

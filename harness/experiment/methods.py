@@ -90,8 +90,8 @@ class Method:
     protocol: TimingProtocol
 
     def __post_init__(self) -> None:
-        for name, part in {"algorithm": self.algorithm, "protocol": self.protocol}.items():
-            check_settings_class(name, part)
+        check_settings_class("algorithm", self.algorithm)
+        check_settings_class("protocol", self.protocol)
         if not self.label or "\n" in self.label or printable(self.label) != self.label:
             raise UserError(f"label: {self.label!r}; allowed: one line of printable characters")
 

@@ -79,7 +79,6 @@ class Order:
 
     def sequence(self, worker: int) -> np.ndarray | InBlocks:
         """The rows of the stage in the order of training, which all workers share."""
-        del worker
         return self._shuffled
 
     def rows(self, step: int) -> np.ndarray:
@@ -446,7 +445,6 @@ class ContinuousOrder(OfStages[Order | Partition | Shares]):
 
     def ahead(self, enough: int) -> int:
         """Folds of later passes before the next wait for all workers."""
-        del enough
         return self._rounds(self.until) - self._rounds(self.stage + 1)
 
     def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:

@@ -9,11 +9,10 @@ from typing import Any, cast
 from harness.base import reads
 from harness.base.registry import load
 from harness.base.seeds import identity
-from harness.experiment.boundaries import SEARCH, Boundaries
 from harness.experiment.contract import EXECUTED, Configuration, TaskConfig, Watch, ignore
 from harness.experiment.executors import SimulationExecutor
 from harness.experiment.experiment import AnyExperiment, Experiment, Pieces
-from harness.experiment.folds import ExecutedBy, FrameTraining
+from harness.experiment.folds import SEARCH, Boundaries, ExecutedBy, FrameTraining
 from harness.experiment.order import Laid
 from harness.simulator import Simulation, Timeline, concat
 from harness.simulator.foresight import load_bundled

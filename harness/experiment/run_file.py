@@ -9,7 +9,7 @@ is the name of a bundled cluster, or a file, relative to the run file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +27,7 @@ from harness.experiment.contract import (
     Application,
     RunRequest,
     Say,
+    Table,
     TaskConfig,
     Watch,
     key_in_file,
@@ -41,8 +42,6 @@ from harness.simulator.timeline_file import load_timeline
 from harness.store import Run, Store
 from harness.store.schema import TIMELINE
 
-Table = dict[str, Any]
-
 Change = tuple[tuple[str, ...], object]
 """The path to a key, and its value: a change of a run file before it is read."""
 
@@ -51,7 +50,6 @@ def _names(kind: Any) -> set[str]:
     return {entry.name for entry in fields(kind)}
 
 
-@dataclass(frozen=True)
 class Folds(Application[AnyExperiment]):
     """The runs of a task that trains by folds; see `Application`.
 
@@ -59,24 +57,22 @@ class Folds(Application[AnyExperiment]):
         task: class of the task.
     """
 
-    task: type[Task]
-
     config = Experiment
+
+    def __init__(self, task: type[Task]) -> None:
+        self.task, self.tables = task, (task, *task.tables)
+        self.follows = (TASK, *task.follows)
 
     @property
     def stored_as(self) -> str:
         """See `Application`."""
         return self.task.stored_as()
 
-    def __post_init__(self) -> None:
-        set_ = partial(object.__setattr__, self)
-        set_("follows", (TASK, *self.task.follows))
-        set_("tables", (self.task, *self.task.tables))
-
     def read(self, asked: RunRequest) -> AnyExperiment:
         """See `Application`."""
         request = replace(asked, table={**self.task.usual, **asked.table})
-        settings = {key: value for key, value in request.table.items() if key in self.own_keys}
+        of_task = self.keys - SHARED
+        settings = {key: value for key, value in request.table.items() if key in of_task}
         task, table = self.task.read(request, settings)
         table = complete_protocol(table) | {TASK: task, "device": request.device}
         return cast(Any, build(Experiment, table, str(request.path), named=key_in_file))
@@ -104,19 +100,16 @@ class Folds(Application[AnyExperiment]):
 
     def pieces(self, config: AnyExperiment, say: Say) -> Pieces:
         """See `Application`."""
-        del say
         return config.task.open(config).pieces
 
     def time(self, config: AnyExperiment, pieces: Any, share: float, most: int) -> Whole:
         """See `Application`; stage by stage, with what searches cost."""
-        del share
         return time_passes(config, pieces, most)
 
     def time_again(
         self, config: AnyExperiment, pieces: Any, run: Run, timeline: Timeline
     ) -> Timeline:
         """See `Application`."""
-        del run
         return time_passes(config, pieces, len(timeline.folds)).timeline
 
     def sampled(self, config: AnyExperiment) -> tuple[AnyExperiment, int]:
@@ -126,7 +119,6 @@ class Folds(Application[AnyExperiment]):
 
     def describe(self, config: AnyExperiment, share: float) -> Iterator[tuple[str, str]]:
         """See `Application`."""
-        del share
         work = config.workload()
         rate = f"{work.flops_per_frame:.6g} operations an example"
         if work.operators:
@@ -263,7 +255,7 @@ def put(path: Path, table: Table, change: Change) -> None:
     """
     steps, value = change
     if len(steps) == 1 and steps[0] not in table and steps[0] not in (TASK, IMPORT, *SHARED):
-        is_of_task = steps[0] in application_of(table, str(path)).own_keys
+        is_of_task = steps[0] in application_of(table, str(path)).keys - SHARED
         keys = [f"{TASK}.{steps[0]}"] if is_of_task else list(_find(table, steps[0]))
         if len(keys) > 1:
             allowed = f"one of {', '.join(keys)}"
@@ -322,7 +314,7 @@ def _check_keys(path: Path, application: Application[Any], top: Table, task: Tab
     Raises:
         UserError: there is such a key.
     """
-    of_task, shared = application.own_keys, application.keys & SHARED
+    of_task, shared = application.keys - SHARED, application.keys & SHARED
     for name in [*top, *task]:
         if name in application.follows:
             raise UserError(f"{path}: {name}: not allowed; it follows from the rest")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from harness.experiment.contract import Configuration, Watch
@@ -11,7 +10,6 @@ from harness.simulator import (
     Cluster,
     ParameterServer,
     Simulation,
-    Timeline,
     Workload,
     bare_throughput_per_s,
 )
@@ -50,37 +48,23 @@ class TimingConfig(Configuration):
     def execute(self, store: Store, watch: Watch) -> Run:
         """See `Configuration`: throughput, staleness, and the protocol's own figures."""
         del watch  # it takes seconds
-        return store.obtain(self.to_dict(), partial(_simulate, self))
+        return store.obtain(self.to_dict(), self._simulate)
 
-
-def _simulate(config: TimingConfig, writer: RunWriter) -> None:
-    workload = Workload.of_network(config.layers, config.minibatch)
-    simulation = Simulation(
-        config.cluster, config.protocol, workload, workers=config.workers, seed=config.seed
-    )
-    timeline = simulation.advance(folds=config.folds)
-    writer.finish(
-        "done",
-        {
+    def _simulate(self, writer: RunWriter) -> None:
+        workload = Workload.of_network(self.layers, self.minibatch)
+        simulation = Simulation(self.cluster, self.protocol, workload, self.workers, self.seed)
+        timeline = simulation.advance(folds=self.folds)
+        summary = {
             "virtual_s": simulation.now_s,
-            "folds": config.folds,
+            "folds": self.folds,
             "throughput_per_s": int(timeline.folded().steps.sum()) / simulation.now_s,
-            "bare_throughput_per_s": bare_throughput_per_s(config.cluster, workload),
+            "bare_throughput_per_s": bare_throughput_per_s(self.cluster, workload),
             "mean_staleness": float(timeline.staleness().mean()),
             "mean_lag_s": float(timeline.lag_s().mean()),
-            **_outer(timeline),
-            **config.protocol.measure(timeline, config.workers),
-            "timeline_sha256": timeline.sha256(),
-        },
-    )
-
-
-def _outer(timeline: Timeline) -> dict[str, float]:
-    """For sequence training: mean staleness and lag of outer gradients when they are folded."""
-    if not len(timeline.decodes):
-        return {}
-    staleness, lag_s = outer_lag(timeline)
-    return {
-        "outer_staleness_mean": float(staleness.mean()),
-        "outer_lag_s_mean": float(lag_s.mean()),
-    }
+        }
+        if len(timeline.decodes):  # outer gradients, of sequence training only, at their fold
+            staleness, lag_s = outer_lag(timeline)
+            summary["outer_staleness_mean"] = float(staleness.mean())
+            summary["outer_lag_s_mean"] = float(lag_s.mean())
+        summary |= self.protocol.measure(timeline, self.workers)
+        writer.finish("done", summary | {"timeline_sha256": timeline.sha256()})

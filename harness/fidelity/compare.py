@@ -13,8 +13,8 @@ from scipy.stats import (  # pyright: ignore[reportMissingTypeStubs]
 )
 
 from harness.base.errors import UserError
-from harness.experiment.boundaries import SEARCH
 from harness.experiment.contract import EXECUTED
+from harness.experiment.folds import SEARCH
 from harness.experiment.run_file import application_of_config
 from harness.fidelity.replay import config_of, load_finished_run, named_config
 from harness.processes.recorder import PAUSE

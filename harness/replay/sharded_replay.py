@@ -93,8 +93,13 @@ class ShardedReplay:
         self.loss = server.model.new_zeros((), dtype=torch.float64)
 
     @torch.no_grad()
-    def run(self, segment: Timeline, rate: float) -> None:
+    def run(self, segment: Timeline, rate: float, restorable: int | None = None) -> None:
         """Execute every read and piece of a segment in which nothing is in flight at either end.
+
+        Args:
+            segment: the segment.
+            rate: learning rate of folds and local steps.
+            restorable: for `StaleReplay`; servers in shards do not fail.
 
         Raises:
             UserError: the record is not of these shards, or its pieces wait for each other.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any
 
 from harness.algorithms.descent import AdamW, LocalOptimizer
 from harness.base.errors import UserError
@@ -142,15 +142,6 @@ class RolloutConfig(TaskConfig):
         return "rollouts"
 
     @property
-    def count(self) -> int:
-        """See `TaskConfig`."""
-        return self.workers
-
-    def with_cluster(self, cluster: Cluster | None = None, count: int | None = None) -> Self:
-        """See `TaskConfig`."""
-        return replace(self, cluster=cluster or self.cluster, workers=count or self.workers)
-
-    @property
     def timed(self) -> Rollouts:
         """The protocol."""
         return self.protocol
@@ -162,7 +153,6 @@ class RolloutConfig(TaskConfig):
 
     def workload(self, number: int = 0) -> Workload:
         """The cluster's, or else that of nothing: the protocol charges all but copies."""
-        del number
         return self.cluster.workload or Workload(1, 0.0, 0.0)
 
     @property

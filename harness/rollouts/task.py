@@ -106,7 +106,6 @@ class RolloutApplication(Application[RolloutConfig]):
 
     def time(self, config: RolloutConfig, pieces: None, share: float, most: int) -> Whole:
         """See `Application`; lengths are drawn by the protocol's law."""
-        del pieces, share
         simulation = Simulation(
             config.cluster, config.protocol, config.workload(), config.workers, config.seed
         )
@@ -117,12 +116,10 @@ class RolloutApplication(Application[RolloutConfig]):
         self, config: RolloutConfig, pieces: None, run: Run, timeline: Timeline
     ) -> Timeline:
         """See `Application`; rollouts have the lengths of the record."""
-        del pieces
         return time_record(config, timeline, run.path(RECORDED))
 
     def describe(self, config: RolloutConfig, share: float) -> Iterator[tuple[str, str]]:
         """See `Application`."""
-        del share
         protocol = config.protocol
         law = f"{protocol.tokens:g} tokens, {protocol.tokens_law}"
         yield "  lengths of rollouts", law

@@ -2,7 +2,7 @@
 
 from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.schedules import Search
-from harness.experiment.boundaries import Boundaries, Segment
+from harness.experiment.folds import Boundaries, Segment
 
 
 def boundaries(config, corpus, stage=0) -> Boundaries:

@@ -16,8 +16,8 @@ from harness.algorithms.schedules import Constant, Search
 from harness.base.seeds import identity
 from harness.experiment import folds, loop
 from harness.experiment import loop as module
-from harness.experiment.boundaries import Boundaries
 from harness.experiment.experiment import Experiment
+from harness.experiment.folds import Boundaries
 from harness.experiment.folds import FrameTraining as Training
 from harness.experiment.run import run as train
 from harness.networks.feedforward import denormals_flushed
