@@ -198,6 +198,7 @@ class Application(ABC, Generic[Config]):
     def keys(self) -> frozenset[str]:
         """Every key of its run files."""
         tables = (cast(Any, self.config), *self.tables)
+
         names = {entry.name for table in tables for entry in fields(table)}
         return frozenset(names.difference(self.follows))
 

@@ -140,6 +140,7 @@ def digest_of_state(module: nn.Module) -> str:
     names, visited = dict[int, str](), Seen(module)
     for kind in (module.named_parameters, module.named_buffers):
         for name, tensor in kind(remove_duplicate=False):
+            # Two names of one tensor train otherwise than two tensors of the same content.
             if (former := names.setdefault(id(tensor), name)) != name:
                 sha.update(f"{name} is {former}".encode())
                 continue
@@ -167,6 +168,7 @@ def digest_of_tensor(tensor: Tensor) -> str:
     """SHA-256 of a tensor: type, shape and bytes."""
     plain = tensor.detach().cpu().contiguous()
     sha = hashlib.sha256(f"{plain.dtype} {list(plain.shape)}".encode())
+    # As bytes, since numpy lacks some types of torch, such as bfloat16.
     sha.update(np.asarray(plain.reshape(-1).view(torch.uint8)).data if plain.numel() else b"")
     return sha.hexdigest()
 
@@ -186,6 +188,7 @@ def _describe(value: object, visited: Seen) -> Iterator[str]:
     if id(value) in visited:
         yield f"again {visited[id(value)][0]}"
         return
+    # Before its parts, which may contain it.
     visited[id(value)] = len(visited), value
     if any(value is generator for generator in GENERATORS):
         yield f"global {kind.__name__}"
@@ -396,6 +399,7 @@ def _function(function: types.FunctionType, visited: Seen) -> Iterator[str]:
         yield from _describe(cast(object, kinds), visited)
     if is_installed(module):
         yield f"function {module}.{function.__qualname__} {_version(module)}"
+        # An installed decorator, perhaps around a function of the user's.
         if "__wrapped__" in vars(function):
             yield from _describe(cast(Any, function).__wrapped__, visited)
         return
@@ -433,6 +437,7 @@ def _members(value: object, names: set[str], visited: Seen) -> Iterator[str]:
     for name in sorted(names & vars(value).keys()):
         yield f"member {name}"
         yield from _describe(vars(value)[name], visited)
+        # Without the name, as modules may contain each other.
         yield from _members(vars(value)[name], names - {name}, visited)
 
 

@@ -551,6 +551,7 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
         """
         if not self.schedule.varies:
             return STEADY
+        # Rates follow the share of all folds, of passes too that a schedule might not reach.
         folds = sum(minibatches.order_of(stage).folds for stage in range(self.passes))
         return Rates(self.schedule, folds)
 

@@ -110,6 +110,7 @@ class Parcel:
 
 
 def _unpack(folders: Sequence[str], data: bytes) -> Parcel:
+    # Modules beside the program are then found as in the process that sent them.
     sys.path.extend(folder for folder in folders if folder not in sys.path)
     return Parcel(pickle.loads(data))
 
@@ -195,6 +196,7 @@ class ProcessExecutor(Executor):
         self, pool: ProcessPoolExecutor, fn: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Future[Any]:
         def take_back(ended: Future[Any]) -> None:
+            # A pool whose process was killed takes no further call.
             if not (ended.cancelled() or isinstance(ended.exception(), BrokenExecutor)):
                 self._idle.append(pool)
 
@@ -246,7 +248,7 @@ class SubmititExecutor(Executor):
     """Jobs of Slurm, or processes of this machine that are started like them.
 
     Args:
-        where: ``slurm`` or ``local``.
+        place: ``slurm`` or ``local``.
         folder: folder for scripts and logs of jobs.
         jobs: largest number of jobs of an array that Slurm runs at a time.
     """
@@ -271,6 +273,7 @@ class SubmititExecutor(Executor):
         jobs = self._executor.map_array(partial(_call_in_job, fn), calls)
         futures = [Future[Any]() for _ in jobs]
         for future, job in zip(futures, jobs, strict=True):
+            # A future that is cancelled would leave its job behind.
             future.set_running_or_notify_cancel()
             self._jobs[future] = job
         return futures

@@ -19,6 +19,9 @@ from harness.simulator.foresight import load_bundled
 from harness.simulator.full_run import Whole, overall_rate
 from harness.store import AlreadyFinished, Run, Store
 
+Execution = Mapping[str, object] | None
+"""The part of an identity that names another executor; None for a simulated cluster."""
+
 MOST_FOLDS = 200_000
 """Folds that are simulated; a longer run is extrapolated at its rate after the start."""
 
@@ -28,7 +31,7 @@ def run(
     store: Store,
     watch: Watch = ignore,
     executed_by: ExecutedBy = SimulationExecutor,
-    execution: Mapping[str, object] | None = None,
+    execution: Execution = None,
     *,
     alone: bool = True,
 ) -> Run:
@@ -39,7 +42,7 @@ def run(
         store: the store of the run.
         watch: receives progress.
         executed_by: makes an experiment's executor, by default a simulated cluster.
-        execution: the part of the identity that names another executor; None for a simulation.
+        execution: names another executor in the run's identity.
         alone: whether no other thread uses the run's tensors.
 
     Raises:
@@ -70,9 +73,7 @@ def _noting_unread_keys(config: TaskConfig) -> AbstractContextManager[object]:
     return reads.watch(watched)
 
 
-def identity_config(
-    config: TaskConfig, execution: Mapping[str, object] | None = None
-) -> dict[str, Any]:
+def identity_config(config: TaskConfig, execution: Execution = None) -> dict[str, Any]:
     """The values that a run's identity hashes; ``execution`` is None on a simulated cluster."""
     return config.to_dict() | ({EXECUTED: dict(execution)} if execution else {})
 
@@ -97,6 +98,7 @@ def time_passes(config: AnyExperiment, pieces: Pieces, most: int = MOST_FOLDS) -
         folds.append(order.folds)
         if simulation.version < most:
             happened += _stage(config, simulation, order, stage, most)
+        # Else the simulation has ended amid a stage, and later times are extrapolated.
         if simulation.version == sum(folds):
             ends_s.append(simulation.now_s)
     timeline = concat(happened)
@@ -110,7 +112,7 @@ def _stage(
     config.begin_stage(simulation, stage, order)
     boundaries = Boundaries(config, order, stage)
     for segment in boundaries.segments():
-        # In the order of `FrameTraining._advance`: a search pauses the cluster, then come folds.
+        # In the order of `FrameTraining.step`: a search pauses the cluster, then come folds.
         steps_left = order.folds - segment.begins
         if boundaries.is_chunk(segment.begins) and (
             search_s := config.search_s(stage, boundaries.chunk_steps, steps_left)
