@@ -12,9 +12,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
 import numpy as np
 
@@ -382,8 +382,7 @@ class RunRequest:
         return load_cluster(path)  # outside: its mistakes are of another file, and name it
 
 
-@dataclass(frozen=True)
-class EvaluationResult:
+class EvaluationResult(NamedTuple):
     """Measurements of a model on the test sets.
 
     Attributes:
@@ -393,6 +392,4 @@ class EvaluationResult:
     """
 
     measured: Mapping[str, float]
-    word_errors: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(
-        default_factory=dict[str, tuple[np.ndarray, np.ndarray]]
-    )
+    word_errors: Mapping[str, tuple[np.ndarray, np.ndarray]] = {}

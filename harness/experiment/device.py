@@ -37,6 +37,6 @@ def resolve(choice: str, name: str = "--device") -> str:
 
     available = torch.cuda.is_available()
     if choice == "cuda" and not available:
-        told = "cuda asked for, but PyTorch sees no CUDA device; allowed here: cpu"
-        raise UserError(f"{name}: {told}")
+        reason = "cuda asked for, but PyTorch sees no CUDA device"
+        raise UserError(f"{name}: {reason}; allowed here: cpu")
     return choice if choice != "auto" else ("cuda" if available else "cpu")
