@@ -9,7 +9,7 @@
 one number for a minibatch. Every run is stored under the hash of all its inputs: the same call
 again loads finished runs and resumes interrupted ones. See ``docs/api.md``.
 
-All names are those of `lagbench.calls`, which is imported when the first of them is used.
+All names are those of `lagbench.names`, which is imported when the first of them is used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lagbench.calls import *  # noqa: F403
+    from lagbench.names import *  # noqa: F403
 
     __version__: str
 
@@ -28,11 +28,12 @@ def __getattr__(name: str) -> Any:
         return import_module("harness.base.files").version_of("lagbench")
     if name.startswith("__") and name != "__all__":  # what Python and its tools look for
         raise AttributeError(f"module 'lagbench' has no attribute {name!r}")
-    calls = import_module("lagbench.calls")
-    if name not in ("__all__", *calls.__all__):
-        raise AttributeError(f"module 'lagbench' has no attribute {name!r}", name=name, obj=calls)
-    return getattr(calls, name)
+    names = import_module("lagbench.names")
+    public = [key for key in vars(names) if not key.startswith("_")]
+    if name not in ("__all__", *public):
+        raise AttributeError(f"module 'lagbench' has no attribute {name!r}", name=name, obj=names)
+    return public if name == "__all__" else getattr(names, name)
 
 
 def __dir__() -> list[str]:
-    return ["__version__", *import_module("lagbench.calls").__all__]
+    return ["__version__", *__getattr__("__all__")]

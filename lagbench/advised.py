@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 from harness.commands import advice_text
 from harness.judge.comparison import Row
 from harness.search.advice import AdviceOutcome
 from harness.store import Run
+from lagbench.answered import Answered
+from reports.answers import Answer
 from reports.sentences import rank_rows
 
 
 @dataclass(frozen=True)
-class Advice:
+class Advice(Answered):
     """Result of `advise`: what to run, how sure that is, and all candidates; prints as sentences.
 
     Attributes:
         found: the plan, the candidates and the runs.
-        call: the call that made it, as text.
     """
 
     found: AdviceOutcome
-    call: str = field(default="", repr=False, compare=False)
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -51,23 +49,5 @@ class Advice:
         """Runs of the rows, seed by seed."""
         return [run for row in self.rows for run in row.cell.runs]
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values: advice, candidates, and the plan with its digest."""
-        return advice_text.answer_of(self.found).to_dict()
-
-    def report(self, out: str | Path) -> list[Path]:
-        """Write ``index.html``, its table as CSV, learning curves, and all values as JSON.
-
-        Args:
-            out: the folder, made if it is missing.
-
-        Returns:
-            Paths of the files.
-        """
-        return advice_text.answer_of(self.found).write(Path(out), self.call)
-
-    def __str__(self) -> str:
-        return str(advice_text.answer_of(self.found))
-
-    def _repr_html_(self) -> str:
-        return advice_text.answer_of(self.found).to_html()
+    def _answer(self) -> Answer:
+        return advice_text.answer_of(self.found)

@@ -1,4 +1,4 @@
-"""Calls of `import lagbench`, and all names that it has."""
+"""Calls of `import lagbench`."""
 
 from __future__ import annotations
 
@@ -9,50 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from harness.algorithms.async_sgd import Gradients, PlainFolds
-from harness.algorithms.averaging import BlockMomentum, Mean, OuterNesterov
-from harness.algorithms.catalogue import (
-    Adam,
-    AdamW,
-    AsyncDescent,
-    AsyncSgd,
-    AveragedSgd,
-    ClippedSgd,
-    Compressed,
-    DelayCompensated,
-    DelayedNesterov,
-    EagerDiLoCo,
-    Easgd,
-    ElasticDiLoCo,
-    FedBuff,
-    GradientAveraging,
-    Int8,
-    LocalOptimizer,
-    ModelAveraging,
-    Momentum,
-    Muon,
-    PartialFolds,
-    PowerSgd,
-    Ringmaster,
-    ServerDescent,
-    StalenessAware,
-    StreamingDiLoCo,
-    TopK,
-    TorchOptimizer,
-)
-from harness.algorithms.contract import Algorithm, Fold, LocalWork, Memory, Server
-from harness.algorithms.descent import local_direction, local_steps
-from harness.algorithms.schedules import Constant, Exponential, Halving, Pace, Schedule
-from harness.algorithms.share_schedules import Cosine, Linear, Steps, Warmup
 from harness.base.errors import UserError
 from harness.base.files import DEFAULT_STORE
 from harness.base.log import LOG
 from harness.experiment.display import Tally
-from harness.experiment.experiment import Experiment, Judged, Problem, Stage, Task
-from harness.experiment.grid import Runner, idle_lines, repeat_lines, run_all
-from harness.experiment.methods import Asked, Method, method_of
-from harness.experiment.order import Rows
-from harness.experiment.run import run
+from harness.experiment.experiment import Task
+from harness.experiment.grid import Runner, idle_lines, repeat_lines
+from harness.experiment.methods import Asked, method_of
 from harness.judge.comparison import build_table
 from harness.modules import trained
 from harness.modules.allowed import (
@@ -65,141 +28,23 @@ from harness.modules.allowed import (
 )
 from harness.modules.call import Call, Model, cluster_of
 from harness.modules.network import AskedLoss
-from harness.modules.partition import dirichlet
-from harness.modules.settings import USUAL, Settings
-from harness.natural_gradient import NaturalGradient
-from harness.networks.contract import Minibatch, Network
+from harness.modules.settings import USUAL
 from harness.search.advice import expand, worker_counts
 from harness.search.break_search import Search, ToleranceSearch
 from harness.search.comparison import Grid, Rates
 from harness.search.knobs import knob_of
-from harness.simulator import (
-    Averaging,
-    BackupWorkers,
-    Cluster,
-    Device,
-    Fault,
-    Host,
-    Jitter,
-    Link,
-    Parallel,
-    ParameterServer,
-    Simulation,
-    Stragglers,
-    Timeline,
-    WorkerGroup,
-    Workload,
-)
+from harness.simulator import Cluster, Simulation, Timeline, Workload
 from harness.simulator.foresight import describe_repeats
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.simulator.protocols.gated import GatedServer
 from harness.store import Cell, Run, Store
 from harness.store.files import writable_folder
 from harness.store.read import is_run
-from lagbench import cluster as cluster
 from lagbench.advised import Advice
 from lagbench.result import Result, Tolerated
 from lagbench.stopping import resumable
 
 if TYPE_CHECKING:
     from lagbench.rollout_result import RolloutResult
-
-__all__ = [
-    "Adam",
-    "AdamW",
-    "Advice",
-    "Algorithm",
-    "AsyncDescent",
-    "AsyncSgd",
-    "AveragedSgd",
-    "Averaging",
-    "BackupWorkers",
-    "BlockMomentum",
-    "ClippedSgd",
-    "Cluster",
-    "Compressed",
-    "Constant",
-    "Cosine",
-    "DelayCompensated",
-    "DelayedNesterov",
-    "Device",
-    "EagerDiLoCo",
-    "Easgd",
-    "ElasticDiLoCo",
-    "Experiment",
-    "Exponential",
-    "Fault",
-    "FedBuff",
-    "Fold",
-    "GatedServer",
-    "GradientAveraging",
-    "Gradients",
-    "Halving",
-    "Host",
-    "Int8",
-    "Jitter",
-    "Judged",
-    "Linear",
-    "Link",
-    "LocalOptimizer",
-    "LocalWork",
-    "Mean",
-    "Memory",
-    "Method",
-    "Minibatch",
-    "ModelAveraging",
-    "Momentum",
-    "Muon",
-    "NaturalGradient",
-    "Network",
-    "OuterNesterov",
-    "Pace",
-    "Parallel",
-    "ParameterServer",
-    "PartialFolds",
-    "PlainFolds",
-    "PowerSgd",
-    "Problem",
-    "Result",
-    "Ringmaster",
-    "Rows",
-    "Run",
-    "Schedule",
-    "Server",
-    "ServerDescent",
-    "Settings",
-    "Stage",
-    "StalenessAware",
-    "Steps",
-    "Stragglers",
-    "StreamingDiLoCo",
-    "Task",
-    "Timeline",
-    "TimingProtocol",
-    "Tolerated",
-    "TopK",
-    "TorchOptimizer",
-    "UserError",
-    "Warmup",
-    "WorkerGroup",
-    "Workload",
-    "advise",
-    "cluster",
-    "cluster_of",
-    "compare",
-    "dirichlet",
-    "load",
-    "load_into",
-    "local_direction",
-    "local_steps",
-    "rollouts",
-    "run",
-    "run_all",
-    "simulate",
-    "tolerate",
-    "train",
-]
-
 
 RATES = (int, float, Mapping, type(None))
 

@@ -5,47 +5,22 @@ state of a training server; ``lagbench.cluster.Network`` are links, and ``lagben
 is trained.
 """
 
-from __future__ import annotations
-
-from harness.simulator.cluster import (
-    Checkpoints,
-    Cluster,
-    Compression,
-    Device,
-    Host,
-    Jitter,
-    Job,
-    Link,
-    Parallel,
-    Server,
-    Stragglers,
-    WorkerGroup,
-    Workload,
-    catalogue,
-    load_cluster,
-)
-from harness.simulator.faults import Fault
-from harness.simulator.network import Level, Network
-from harness.simulator.shaping import Shaping
-
-__all__ = [
-    "Checkpoints",
-    "Cluster",
-    "Compression",
-    "Device",
-    "Fault",
-    "Host",
-    "Jitter",
-    "Job",
-    "Level",
-    "Link",
-    "Network",
-    "Parallel",
-    "Server",
-    "Shaping",
-    "Stragglers",
-    "WorkerGroup",
-    "Workload",
-    "catalogue",
-    "load_cluster",
-]
+from harness.simulator.cluster import Checkpoints as Checkpoints
+from harness.simulator.cluster import Cluster as Cluster
+from harness.simulator.cluster import Compression as Compression
+from harness.simulator.cluster import Device as Device
+from harness.simulator.cluster import Host as Host
+from harness.simulator.cluster import Jitter as Jitter
+from harness.simulator.cluster import Job as Job
+from harness.simulator.cluster import Link as Link
+from harness.simulator.cluster import Parallel as Parallel
+from harness.simulator.cluster import Server as Server
+from harness.simulator.cluster import Stragglers as Stragglers
+from harness.simulator.cluster import WorkerGroup as WorkerGroup
+from harness.simulator.cluster import Workload as Workload
+from harness.simulator.cluster import catalogue as catalogue
+from harness.simulator.cluster import load_cluster as load_cluster
+from harness.simulator.faults import Fault as Fault
+from harness.simulator.network import Level as Level
+from harness.simulator.network import Network as Network
+from harness.simulator.shaping import Shaping as Shaping

@@ -15,22 +15,22 @@ from harness.judge.comparison import Row, Table
 from harness.modules.trained import describe_module, load_into
 from harness.search.rates import TUNING_SEEDS
 from harness.store import Cell, Run
+from lagbench.answered import Answered
 from reports import comparison, tolerance
+from reports.answers import Answer
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(Answered):
     """Result of `train` or `compare`: rows with intervals, and their runs; prints as a table.
 
     Attributes:
         table: a row for each algorithm and number of workers, and the target.
         untrained: makes the module of a seed's runs, before training.
-        call: the call that made it, as text.
     """
 
     table: Table
     untrained: Callable[[int], nn.Module] = field(repr=False, compare=False)
-    call: str = field(default="", repr=False, compare=False)
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -90,43 +90,23 @@ class Result:
         ]
 
     def report(self, out: str | Path) -> list[Path]:
-        """Write ``index.html``, its table as CSV, a plot, and all values as JSON.
-
-        Args:
-            out: the folder.
-
-        Returns:
-            Paths of the files.
-        """
+        """See `Answered`; the page also says what was trained."""
         model = describe_module(self.untrained(self.runs[0].config["seed"]))
         return comparison.answer_of(self.table, model).write(Path(out), self.call)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Answer, target and rows as JSON values, None for what does not exist.
-
-        ``pandas.DataFrame(result.to_dict()["rows"])`` is the table as a data frame.
-        """
-        return comparison.answer_of(self.table).to_dict()
-
-    def __str__(self) -> str:
-        return str(comparison.answer_of(self.table))
-
-    def _repr_html_(self) -> str:
-        """Answer and table in a notebook."""
-        return comparison.answer_of(self.table).to_html()
+    def _answer(self) -> Answer:
+        return comparison.answer_of(self.table)
 
 
 @dataclass(frozen=True)
-class Tolerated:
+class Tolerated(Answered):
     """Result of `tolerate`: the value at which training breaks, and the runs; prints as a table.
 
     Attributes:
         found: all points tried, the largest tolerated value and the smallest broken one.
-        call: the call that made it, as text.
     """
 
     found: Tolerance
-    call: str = field(default="", repr=False, compare=False)
 
     @property
     def tolerated(self) -> float:
@@ -143,27 +123,5 @@ class Tolerated:
         """Values between which training breaks as far as the data decide; see `Tolerance`."""
         return self.found.interval
 
-    def report(self, out: str | Path) -> list[Path]:
-        """Write ``index.html``, its table as CSV, the tolerance curve, and all values as JSON.
-
-        Args:
-            out: the folder.
-
-        Returns:
-            Paths of the files.
-        """
-        return tolerance.answer_of(self.found).write(Path(out), self.call)
-
-    def __str__(self) -> str:
-        return str(tolerance.answer_of(self.found))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Break point and points as JSON values, None for what does not exist.
-
-        ``pandas.DataFrame(result.to_dict()["points"])`` is the table as a data frame.
-        """
-        return tolerance.answer_of(self.found).to_dict()
-
-    def _repr_html_(self) -> str:
-        """Break point and points in a notebook."""
-        return tolerance.answer_of(self.found).to_html()
+    def _answer(self) -> Answer:
+        return tolerance.answer_of(self.found)

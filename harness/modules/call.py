@@ -23,7 +23,7 @@ from harness.algorithms.torch_optimizers import Grouped
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.files import cluster_file
 from harness.base.log import LOG
-from harness.experiment.contract import Progress
+from harness.experiment.contract import ignore
 from harness.experiment.device import resolve
 from harness.experiment.experiment import AnyExperiment, Experiment, Stage, Task
 from harness.experiment.grid import Runner, idle_lines, repeat_lines
@@ -33,15 +33,22 @@ from harness.experiment.pools import check as check_executor
 from harness.judge.comparison import Impossible
 from harness.modules.allowed import check_kind, check_lists, check_rates, seeds_of
 from harness.modules.buffers import describe_buffers
+from harness.modules.gradient_rules import GradientRules
 from harness.modules.network import AskedLoss, copy_module
 from harness.modules.optimizers import optimizer_of
 from harness.modules.outputs import WHOLE
 from harness.modules.partition import partition_of
 from harness.modules.parts import ModuleParts
 from harness.modules.reading import RandomExamples, is_batched
-from harness.modules.recipe import check_share, decays_beside, schedule_of, with_decay
+from harness.modules.recipe import check_share, schedule_of, with_decay
 from harness.modules.settings import ModuleTable, Settings, check_module
-from harness.modules.step_time import StepConfig, StepMeasurement, charge, check_charge
+from harness.modules.step_time import (
+    StepConfig,
+    StepMeasurement,
+    charge,
+    check_charge,
+    describe_doubts,
+)
 from harness.modules.task import Module, problem_of, remark_direction
 from harness.natural_gradient import NaturalGradient
 from harness.search.advice import AdviceOutcome, AdviceSearch, make_plan
@@ -54,9 +61,9 @@ Model = nn.Module | Callable[[], nn.Module]
 """A module, from whose parameters every run starts; or a function that makes one for each seed."""
 
 
-OF_MODULES = frozenset(
-    {"clip", "weight_decay", "accumulate", *(entry.name for entry in fields(ModuleTable))}
-) - {"minibatch"}
+OF_MODULES = {entry.name for entry in (*fields(GradientRules), *fields(ModuleTable))} - {
+    "minibatch"
+}
 """Settings that a task without a module has not."""
 
 
@@ -310,12 +317,12 @@ class Call:
     def build_config(self, method: Method, workers: int, rate: float, seed: int) -> AnyExperiment:
         """The configuration of one run."""
         settings, size = self.settings, self.settings.minibatch
-        decays = decays_beside(method.algorithm)
+        is_beside = with_decay(method.algorithm, settings.weight_decay) is not method.algorithm
         task = self.task or Module(
             problem=self.problem(seed),
             work=self._timed[1],
             clip=settings.clip,
-            weight_decay=0.0 if decays else settings.weight_decay,
+            weight_decay=0.0 if is_beside else settings.weight_decay,
             accumulate=settings.accumulate,
         )
         return Experiment(
@@ -375,12 +382,10 @@ class Call:
         """The cluster, and the workload of a minibatch on it."""
 
         def measure(problem: ModuleParts, size: int) -> StepMeasurement:
-            config = StepConfig(problem, size, self.device)
-            return StepMeasurement.from_summary(
-                config.execute(self._store, _ignore_progress).summary
-            )
+            run = StepConfig(problem, size, self.device).execute(self._store, ignore)
+            return StepMeasurement.from_summary(run.summary)
 
-        return charge(
+        timed = charge(
             self.settings,
             self.problem(self.seeds[0]),
             self.machine,
@@ -389,6 +394,9 @@ class Call:
             measure=measure,
             say=self.say,
         )
+        for line in describe_doubts(*timed):
+            self.say(line)
+        return timed
 
 
 def _takes_one(function: Callable[..., Any]) -> bool:
@@ -415,7 +423,3 @@ def cluster_of(asked: Cluster | str | Path) -> Cluster:
         return asked
     check_kind("cluster", asked, (str, Path), "a lagbench.Cluster, a TOML file, or a name")
     return load_cluster(cluster_file(asked))
-
-
-def _ignore_progress(progress: Progress) -> None:
-    """Ignore progress: the measurement takes seconds."""

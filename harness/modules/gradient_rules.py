@@ -12,22 +12,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from harness.base.settings import setting
+
 
 @dataclass(frozen=True)
 class GradientRules:
     """Rules for the gradient of one minibatch.
 
     Args:
-        clip: largest norm of the gradient over all parameters, as in
-            ``torch.nn.utils.clip_grad_norm_``; None for no limit.
-        weight_decay: multiple of the parameters that is added to the gradient after clipping, as in
-            ``torch.optim.SGD``; natural gradient adds it after preconditioning, as in `NGSGD`.
-        accumulate: microbatches of a minibatch, computed one after the other.
+        clip: largest norm of a worker's gradient over all parameters, as in
+            ``torch.nn.utils.clip_grad_norm_``; with ``"sync"``, of the mean gradient. None for no
+            limit.
+        weight_decay: multiple of the parameters that is added to each gradient after clipping, as
+            in ``torch.optim.SGD``; ``"adamw"``, ``"muon"`` and ``"ngsgd"`` decay beside the
+            gradient.
+        accumulate: equal parts of each minibatch that are computed one after the other, and whose
+            outputs are joined for its loss.
     """
 
-    clip: float | None = None
-    weight_decay: float = 0.0
-    accumulate: int = 1
+    clip: float | None = setting(None, above=0.0)
+    weight_decay: float = setting(0.0, at_least=0.0)
+    accumulate: int = setting(1, at_least=1)
 
     def clip_(self, gradient: Sequence[Tensor]) -> None:
         """Scale a gradient, a tensor for each parameter, in place."""

@@ -91,14 +91,6 @@ def with_decay(part: Any, weight_decay: float) -> Any:
     return cast(Any, replace)(part, **changed) if changed else part
 
 
-def decays_beside(part: Any) -> bool:
-    """Whether an optimizer within a dataclass decays parameters beside the gradient."""
-    if isinstance(part, AdamW | Muon):
-        return True
-    own = fields(part) if is_dataclass(part) else ()
-    return any(decays_beside(getattr(part, entry.name)) for entry in own)
-
-
 def schedule_of(asked: Any, rate: float) -> Schedule:
     """The schedule that a user asks for, at a learning rate.
 

@@ -12,6 +12,7 @@ from harness.base.errors import UserError
 from harness.base.files import DEFAULT_STORE
 from harness.base.settings import Spec, setting
 from harness.modules.buffers import Rule
+from harness.modules.gradient_rules import GradientRules
 from harness.modules.network import OWN_LOSS
 
 
@@ -73,7 +74,7 @@ class ModuleTable(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(ModuleTable):
+class Settings(GradientRules, ModuleTable):
     """Arguments of a call of `import lagbench`; the class's own defaults hold.
 
     Args:
@@ -88,11 +89,6 @@ class Settings(ModuleTable):
             linear and convolutional layers), a `LocalOptimizer`, a `NaturalGradient`, or one of
             ``torch.optim`` as an object, a class or a function that makes one. Each worker has its
             own state; ``"sync"`` has one. None for the algorithm's own, which is mostly ``"sgd"``.
-        clip: largest norm of a worker's gradient, as in ``torch.nn.utils.clip_grad_norm_``; with
-            ``"sync"``, of the mean gradient.
-        weight_decay: multiple of the parameters that is added to each gradient after clipping;
-            ``"adamw"``, ``"muon"`` and ``"ngsgd"`` decay beside the gradient.
-        accumulate: equal parts of each minibatch that are computed one after the other.
         schedule: learning rate over training: ``"cosine"``, ``"linear"`` (both with a warm-up),
             ``"warmup"``, ``"steps"``, ``"constant"``; a function from the share of training done,
             in [0, 1), to a factor; or a `Schedule`, or a function that makes one from a learning
@@ -112,9 +108,6 @@ class Settings(ModuleTable):
     seeds: Any = 3
     guess: float = setting(0.1, above=0.0)
     optimizer: Any = None
-    clip: float | None = setting(None, above=0.0)
-    weight_decay: float = setting(0.0, at_least=0.0)
-    accumulate: int = setting(1, at_least=1)
     schedule: Any = Constant
     target: float | None = setting(None)
     device: Any = "cpu"

@@ -2,7 +2,7 @@
 
 A step takes ``operators * operator_s + moved_bytes / memory_bytes_per_s + flops / flops_per_s``
 seconds (`harness.modules.step_counts`). Its counts are the same everywhere; a device of a cluster
-has its own rates. `measure_step` measures a step and the rates of this machine. If the step takes
+has its own rates. `StepConfig` measures a step and the rates of this machine. If the step takes
 longer here than its counts predict, they are charged as larger: by the least relative corrections,
 in the sense of least squares, that explain the measured time.
 """
@@ -68,27 +68,22 @@ class StepConfig(Configuration):
         return {"is": "StepConfig", **step, **size, "machine": machine(self.device)}
 
     def execute(self, store: Store, watch: Watch) -> Run:
-        """See `Configuration`."""
-        return measure_step(self, store, watch)
+        """Measure the seconds of a step, and this machine's rates of its three parts."""
+        del watch  # it takes seconds
 
+        def measure(writer: RunWriter) -> None:
+            threads = torch.get_num_threads()
+            torch.set_num_threads(1)
+            try:
+                with preserve_generators():
+                    counts = count_step(self.problem, self.minibatch)
+                    step_s = _measure_seconds(_step(self), self.device)
+                    rates = _measure_rates(self.device)
+            finally:
+                torch.set_num_threads(threads)
+            writer.finish("done", {"step_s": step_s, **rates, **counts._asdict()})
 
-def measure_step(config: StepConfig, store: Store, watch: Watch) -> Run:
-    """Measure the seconds of a step, and this machine's rates of its three parts."""
-    del watch  # it takes seconds
-
-    def execute(writer: RunWriter) -> None:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            with preserve_generators():
-                counts = count_step(config.problem, config.minibatch)
-                step_s = _measure_seconds(_step(config), config.device)
-                rates = _measure_rates(config.device)
-        finally:
-            torch.set_num_threads(threads)
-        writer.finish("done", {"step_s": step_s, **rates, **counts._asdict()})
-
-    return store.obtain(config.to_dict(), execute)
+        return store.obtain(self.to_dict(), measure)
 
 
 @dataclass(frozen=True)
@@ -111,7 +106,7 @@ class StepMeasurement:
 
     @classmethod
     def from_summary(cls, summary: Mapping[str, Any]) -> StepMeasurement:
-        """From what `measure_step` stored."""
+        """From what `StepConfig` stored."""
         rates = (summary[name] for name in list(cls.__annotations__)[1:])
         return cls(Counts(*(summary[name] for name in Counts._fields)), *rates)
 
@@ -171,25 +166,8 @@ def charge(
         accumulate: microbatches of a minibatch, each of them a counted step.
         work: the workload for ``"cluster"``; None for that of ``machine``.
         measure: measures a step with so many examples, for ``"measure"``.
-        say: receives a line on the measured step, and on each device that cannot be charged as
-            counted, or as quickly as it is.
+        say: receives a line on the measured step, or on devices without a rate.
     """
-    cluster, charged = _charge(table, problem, machine, accumulate, work, measure, say)
-    for line in _doubts(cluster, charged):
-        say(line)
-    return cluster, charged
-
-
-def _charge(
-    table: ModuleTable,
-    problem: ModuleParts,
-    machine: Cluster,
-    accumulate: int,
-    work: Workload | None,
-    measure: Callable[[ModuleParts, int], StepMeasurement] | None,
-    say: Callable[[str], None],
-) -> tuple[Cluster, Workload]:
-    """See `charge`."""
     charged, size, step_s = table.charge_for, table.minibatch, table.step_seconds
     if charged == "cluster":
         charged = work or machine.workload
@@ -218,7 +196,7 @@ def _charge(
     return machine, Counts(*(accumulate * count for count in counts)).workload(size, travels)
 
 
-def _doubts(machine: Cluster, work: Workload) -> Iterator[str]:
+def describe_doubts(machine: Cluster, work: Workload) -> Iterator[str]:
     """A line for each device that lacks a rate, or whose step is shorter than a launch can be."""
     for name, device in machine.devices.items():
         if work.moved_bytes and device.memory_bytes_per_s is None:

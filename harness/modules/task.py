@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
@@ -20,7 +20,7 @@ from harness.base.errors import RAISED, UserError, describe_raised, name_error
 from harness.base.log import LOG
 from harness.base.registry import OBJECT, find_object
 from harness.base.seeds import stream_key
-from harness.base.settings import build, setting
+from harness.base.settings import build
 from harness.experiment.contract import (
     TASK,
     EvaluationResult,
@@ -65,16 +65,12 @@ SUMMED = "summed over examples"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Module(Task):
+class Module(GradientRules, Task):
     """A user's module as a task.
 
     Args:
         problem: module, loss, data and metrics, whose digests are part of the identity.
         work: operations and bytes of a minibatch, for which the cluster is charged.
-        clip: largest norm of a worker's gradient over all parameters; None for no limit.
-        weight_decay: multiple of the parameters that is added to a worker's gradient after
-            clipping. The decay of `AdamW` and `Muon` is a setting of theirs.
-        accumulate: microbatches of a minibatch, whose outputs are joined for its loss.
 
     Raises:
         UserError: settings that do not go together.
@@ -87,9 +83,6 @@ class Module(Task):
 
     problem: ModuleParts
     work: Workload
-    clip: float | None = setting(None, above=0.0)
-    weight_decay: float = setting(0.0, at_least=0.0)
-    accumulate: int = setting(1, at_least=1)
 
     @classmethod
     def stored_as(cls) -> str:
@@ -305,7 +298,7 @@ def problem_of(table: ModuleTable, called: str = "", place: str = "") -> ModuleP
     )
 
 
-FURTHER = ("clip", "weight_decay", "accumulate")
+FURTHER = tuple(entry.name for entry in fields(GradientRules))
 """Keys of ``[task]`` that are settings of steps, not of module or data."""
 
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from harness.base.errors import UserError
 
@@ -55,7 +56,7 @@ class Tree:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Tree:
         """A tree of the function's results."""
-        return Tree(_map(function, self.parts))
+        return Tree(tree_map(function, self.parts))
 
     def expand(self, times: int, *_: int) -> Tree:
         """One row as ``times`` equal rows, without a copy."""
@@ -82,9 +83,7 @@ def unwrap(value: Value) -> Parts:
 
 def leaves(value: Value) -> list[Tensor]:
     """All tensors, in their order."""
-    found: list[Tensor] = []
-    map_tensors(lambda tensor: found.append(tensor) or tensor, value)
-    return found
+    return tree_leaves(unwrap(value))
 
 
 def describe_structure(value: Value, name: str) -> Any:
@@ -103,15 +102,11 @@ def join(function: Callable[[list[Tensor]], Tensor], values: Sequence[Value]) ->
     Raises:
         RuntimeError: their structures differ, or the shapes of their tensors do.
     """
-    first = values[0]
-    if isinstance(first, Tensor) and all(isinstance(value, Tensor) for value in values):
-        return function(cast("list[Tensor]", list(values)))
-    structure = describe_structure(first, "")
-    if any(describe_structure(value, "") != structure for value in values):
-        raise RuntimeError("values of unequal structure")
-    columns = zip(*map(leaves, values), strict=True)
-    joined = iter([function(list(column)) for column in columns])
-    return map_tensors(lambda _: next(joined), first)
+    try:
+        joined = tree_map(lambda *column: function([*column]), *map(unwrap, values))
+    except (TypeError, ValueError) as error:
+        raise RuntimeError("values of unequal structure") from error
+    return _wrap(joined)
 
 
 def read_value(given: Any, tensor_of: Callable[[Any], Tensor]) -> Value:
@@ -143,14 +138,6 @@ def has_arrays(given: Any) -> bool:
 
 def _wrap(parts: Parts) -> Value:
     return parts if isinstance(parts, Tensor) else Tree(parts)
-
-
-def _map(function: Callable[[Tensor], Tensor], parts: Parts) -> Parts:
-    if isinstance(parts, Tensor):
-        return function(parts)
-    if isinstance(parts, tuple):
-        return tuple(_map(function, part) for part in parts)
-    return {key: _map(function, part) for key, part in parts.items()}
 
 
 def _describe(parts: Parts, name: str) -> Any:

@@ -50,7 +50,7 @@ def test_a_result_keeps_its_call_for_its_report(tmp_path):
     call = "lagbench.compare(model, loss, data, workers=[1, 4]) in mine.py"
     table = searched()
     table.rows[0].cell.runs[0].config["seed"] = 0
-    written = Result(table, lambda seed: nn.Linear(2, 1), call).report(tmp_path)
+    written = Result(table, lambda seed: nn.Linear(2, 1), call=call).report(tmp_path)
     told = json.loads(next(p for p in written if p.suffix == ".json").read_text(encoding="utf-8"))
     assert told["provenance"]["command"] == call
     assert "Linear with 3 trained parameters" in (tmp_path / "index.html").read_text("utf-8")

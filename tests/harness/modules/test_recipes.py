@@ -16,7 +16,7 @@ from harness.base.errors import UserError
 from harness.experiment.run import run as execute
 from harness.modules.gradient_rules import GradientRules
 from harness.modules.network import ModuleNetwork, Parameters
-from harness.modules.recipe import decays_beside, schedule_of, with_decay
+from harness.modules.recipe import schedule_of, with_decay
 from harness.natural_gradient import NGSGD, NaturalGradient
 from harness.simulator import Averaging, ParameterServer
 from harness.simulator.timeline_file import load_timeline
@@ -277,8 +277,7 @@ def test_adamw_and_muon_decay_beside_the_gradient_wherever_they_are(kind):
     inner = ModelAveraging(descent=kind())
     expected = AdamW(decay=0.1) if kind is AdamW else Muon(rest=AdamW(decay=0.1), decay=0.1)
     assert with_decay(inner, 0.1) == ModelAveraging(descent=expected)
-    assert decays_beside(inner)
-    assert not decays_beside(ModelAveraging(Momentum()))
+    assert with_decay(ModelAveraging(Momentum()), 0.1) == ModelAveraging(Momentum())
     assert with_decay(inner, 0.0) is inner
     with pytest.raises(UserError, match=r"weight_decay: 0\.2; .* of 0\.1; allowed: one"):
         with_decay(with_decay(inner, 0.1), 0.2)
