@@ -216,19 +216,19 @@ def tolerate(
     ends = pair_of("between", between or knob.usual)
     search = Search(knob.name, knob.axis, knob.whole, ends, margin, halvings)
     knob.check(method.algorithm)
-    # Both ends are configured before any run, so that a mistake is reported before training.
     with Call(model, loss, data, cluster, settings) as call:
-        ends = [knob.apply(call.machine, workers, value) for value in search.between]
-        least, most = (call.with_cluster(machine).first(method, count) for machine, count in ends)
+
+        def turn(value: float) -> tuple[Call, int]:
+            machine, count = knob.apply(call.machine, workers, value)
+            return call.with_cluster(machine), count
+
+        # Both ends are configured before any run, so that a mistake is reported before training.
+        least, most = (end.first(method, count) for end, count in map(turn, search.between))
         knob.check_reach(least, most)
         for line in repeat_lines([least, most]):
             call.say(line)
 
         fixed = call.rate_or_own(rate)
-
-        def turn(value: float) -> tuple[Call, int]:
-            machine, count = knob.apply(call.machine, workers, value)
-            return call.with_cluster(machine), count
 
         def grid_at(value: float) -> Grid:
             there, count = turn(value)

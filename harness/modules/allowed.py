@@ -1,12 +1,47 @@
-"""Arguments of `import lagbench` that are refused in one line, before anything is trained."""
+"""Arguments of users that are refused in one line, and functions of theirs that are called."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
-from harness.base.errors import UserError, name_error
-from harness.modules.step_time import is_finite
+from harness.base.errors import RAISED, UserError, describe_raised, name_error
+
+
+def name_function(function: object) -> str:
+    """The name of a user's function; of another object, of its class."""
+    return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def call_function(
+    key: str, function: Callable[..., Any], *arguments: object, name: str = "", end: str = ""
+) -> Any:
+    """The result of a user's function.
+
+    Args:
+        key: the setting that it is.
+        function: the function.
+        arguments: what it is called with.
+        name: its name in messages; empty for its own.
+        end: end of the message.
+
+    Raises:
+        UserError: it raises an error.
+    """
+    try:
+        return function(*arguments)
+    except UserError:
+        raise
+    except RAISED as error:
+        reason = f"{name or name_function(function)} raised {describe_raised(error)}"
+        raise UserError(f"{key}: {reason}{end}") from error
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a value is a finite number, and not a bool."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value)
 
 
 def check_names(call: str, given: Collection[str], allowed: Collection[str]) -> None:

@@ -20,7 +20,7 @@ from torch import nn
 from harness.algorithms.descent import PLAIN
 from harness.algorithms.schedules import Schedule
 from harness.algorithms.torch_optimizers import Grouped
-from harness.base.errors import RAISED, UserError, describe_raised
+from harness.base.errors import UserError
 from harness.base.files import cluster_file
 from harness.base.log import LOG
 from harness.experiment.contract import ignore
@@ -31,7 +31,7 @@ from harness.experiment.methods import Asked, Method, method_of, with_optimizer
 from harness.experiment.pools import Parcel, Submission
 from harness.experiment.pools import check as check_executor
 from harness.judge.comparison import Impossible
-from harness.modules.allowed import check_kind, check_lists, check_rates, seeds_of
+from harness.modules.allowed import call_function, check_kind, check_lists, check_rates, seeds_of
 from harness.modules.buffers import describe_buffers
 from harness.modules.gradient_rules import GradientRules
 from harness.modules.network import AskedLoss, copy_module
@@ -108,9 +108,11 @@ class Call:
         if self.task is None:
             check_charge(self.settings, self.machine)
         self._work = self.machine.workload  # kept by `with_cluster`: only this one is the user's
-        folder = writable_folder(Path(self.settings.store), "store")
-        self._store = Store(folder)
-        self.runner = self._make_runner()
+        asked = self.settings
+        self._store = Store(writable_folder(Path(asked.store), "store"))
+        submit = Submission(asked.submit, asked.runs_per_job) if asked.submit else None
+        # exceptions of runs propagate to the user
+        self.runner = Runner(self._store, asked.jobs, submit, keeps_faults=False)
 
     def _check_arguments(self) -> None:
         """Reject objects that would be refused later only.
@@ -173,12 +175,6 @@ class Call:
 
     def __exit__(self, *_: object) -> None:
         self.runner.__exit__()
-
-    def _make_runner(self) -> Runner:
-        """The runner; exceptions of runs propagate to the user."""
-        asked = self.settings
-        submit = Submission(asked.submit, asked.runs_per_job) if asked.submit else None
-        return Runner(self._store, asked.jobs, submit, keeps_faults=False)
 
     @property
     def seeds(self) -> list[int]:
@@ -355,18 +351,10 @@ class Call:
         return callable(self.data) and _takes_one(self.data)
 
     def _make_data(self, seed: int) -> Any:
-        """The data of a seed.
-
-        Raises:
-            UserError: the user's function raises an error.
-        """
+        """The data of a seed."""
         if not callable(self.data):
             return self.data
-        try:
-            return self.data(*[seed] * self._draws_data)
-        except RAISED as error:
-            name = getattr(self.data, "__qualname__", type(self.data).__qualname__)
-            raise UserError(f"data: {name} raised {describe_raised(error)}") from error
+        return call_function("data", self.data, *[seed] * self._draws_data)
 
     def _note_batches(self, data: Any) -> None:
         """Print a note if a worker's minibatch differs in size from the user's loader's."""

@@ -230,14 +230,20 @@ def _places(part: Any, *, is_loss: bool = True) -> Iterator[Place]:
         yield from _of_function(part)
     elif not isinstance(part, type | BuiltinFunctionType | str):
         for name in attributes(part):
-            write = functools.partial(object.__setattr__, part, name)
-            yield name, functools.partial(getattr, part, name), write, ""
+            yield _member(part, name, name, write=object.__setattr__)
         yield from _of_class(cast("type[Any]", type(part)))
 
 
 def _attribute(variables: Any, name: str, shown: str, key: str = "") -> Place:
     write = functools.partial(operator.setitem, variables, name)
     return shown, lambda: variables[name], write, key
+
+
+def _member(
+    owner: Any, name: str, shown: str, key: str = "", write: Callable[..., None] = setattr
+) -> Place:
+    partial = functools.partial
+    return shown, partial(getattr, owner, name), partial(write, owner, name), key
 
 
 def _of_class(kind: type) -> Iterator[Place]:
@@ -252,9 +258,7 @@ def _of_class(kind: type) -> Iterator[Place]:
             elif not (
                 name.startswith("__") or isinstance(value, type) or hasattr(value, "__get__")
             ):
-                write = functools.partial(setattr, base, name)
-                read = functools.partial(getattr, base, name)
-                yield f"{base.__name__}.{name}", read, write, variable(base, name)
+                yield _member(base, name, f"{base.__name__}.{name}", variable(base, name))
 
 
 def _of_function(function: FunctionType, seen: set[FunctionType] | None = None) -> Iterator[Place]:
@@ -281,9 +285,7 @@ def _of_function(function: FunctionType, seen: set[FunctionType] | None = None) 
         if _is_full(cell) and isinstance(cell.cell_contents, FunctionType):
             yield from _of_function(cell.cell_contents, seen)
         elif _is_full(cell) and not isinstance(cell.cell_contents, type | nn.Module):
-            write = functools.partial(setattr, cell, "cell_contents")
-            read = functools.partial(getattr, cell, "cell_contents")
-            yield name, read, write, variable(function, name)
+            yield _member(cell, "cell_contents", name, variable(function, name))
     variables = function.__globals__
     steps = list(dis.get_instructions(function.__code__))
     stored = {step.argval for step in steps if step.opname == "STORE_GLOBAL"}

@@ -14,8 +14,9 @@ from torch.optim import Optimizer
 
 from harness.algorithms.descent import PLAIN, Adam, AdamW, Descent, LocalOptimizer, Momentum
 from harness.algorithms.torch_optimizers import FLAGS, LINEAR, Group, Grouped, TorchOptimizer
-from harness.base.errors import RAISED, UserError, describe_raised
+from harness.base.errors import UserError
 from harness.experiment.methods import OPTIMIZERS
+from harness.modules.allowed import call_function
 from harness.modules.network import trainable_parameters
 from harness.natural_gradient import NGSGD
 
@@ -62,30 +63,24 @@ def optimizer_of(asked: Any, model: object = None) -> OptimizerChoice:
     if isinstance(asked, Optimizer):
         return _convert(asked, _find_trained(model, asked))
     if isinstance(asked, type):
-        name, ours = asked.__name__, issubclass(asked, LocalOptimizer)
+        name = asked.__name__
         if name in OURS:
             _refuse(name)
-        if ours:
-            told = f"{name} is a class; allowed: an object of it, e.g. {name}()"
-            raise UserError(f"optimizer: {told}")
+        if issubclass(asked, LocalOptimizer):
+            raise UserError(
+                f"optimizer: {name} is a class; allowed: an object of it, e.g. {name}()"
+            )
+    allowed = f"; allowed: {_list_allowed()}"
     if not callable(asked):
-        raise UserError(f"optimizer: {asked!r}; allowed: {_list_allowed()}")
-    try:
-        made: Any = asked([nn.Parameter(torch.zeros(1))])
-    except UserError:
-        raise
-    except RAISED as error:
-        name = getattr(asked, "__qualname__", type(asked).__qualname__)
-        told = f"{name} raised {describe_raised(error)} when it was called with parameters"
-        raise UserError(f"optimizer: {told}; allowed: {_list_allowed()}") from error
-    if not isinstance(made, Optimizer):
-        told = f"a function that gives {made!r}"
-        raise UserError(f"optimizer: {told}; allowed: {_list_allowed()}")
-    unsaid = isinstance(asked, type) or (
-        isinstance(asked, partial) and "lr" not in cast("partial[Any]", asked).keywords
-    )
-    found = _convert(made, {})
-    return found._replace(rate=None) if unsaid else found
+        raise UserError(f"optimizer: {asked!r}{allowed}")
+    end = f" when it was called with parameters{allowed}"
+    optimizer = call_function("optimizer", asked, [nn.Parameter(torch.zeros(1))], end=end)
+    if not isinstance(optimizer, Optimizer):
+        raise UserError(f"optimizer: a function that gives {optimizer!r}{allowed}")
+    is_partial = isinstance(asked, partial)
+    has_rate = not is_partial or "lr" in cast("partial[Any]", asked).keywords
+    choice = _convert(optimizer, {})
+    return choice if has_rate and not isinstance(asked, type) else choice._replace(rate=None)
 
 
 def _find_trained(model: object, made: Optimizer) -> dict[str, nn.Parameter]:

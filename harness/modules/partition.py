@@ -13,10 +13,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from harness.base.errors import RAISED, UserError, describe_raised
+from harness.base.errors import UserError
 from harness.base.seeds import stream
 from harness.experiment.digests import digest_of_code
 from harness.experiment.experiment import plain
+from harness.modules.allowed import call_function, is_finite, name_function
 
 Partitioning = Callable[[Any, int, np.random.Generator], Sequence[Any]]
 """Function of targets ``[N, ...]``, the number of workers and a generator, to each one's rows."""
@@ -102,8 +103,7 @@ def dirichlet(alpha: Any) -> Dirichlet:
         >>> [len(rows) for rows in shares], sum(len(set(rows)) for rows in shares)
         ([215, 231, 250, 304], 1000)
     """
-    is_number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
-    if not (is_number and 0.0 < alpha <= 1e9):
+    if not (is_finite(alpha) and 0.0 < alpha <= 1e9):
         raise UserError(f"partition: dirichlet({alpha!r}); allowed: a number above 0, up to 1e9")
     return Dirichlet(float(alpha))
 
@@ -145,11 +145,8 @@ def describe_partition(partition: Partitioning) -> Any:
     """JSON values that identify a partition: a name, settings, or a digest of the user's code."""
     if partition is by_label:
         return "by_label"
-    return plain(partition) if type(partition) is Dirichlet else _digest(partition)
-
-
-def _digest(partition: Partitioning) -> str:
-    return digest_of_code(partition, "partition")
+    is_ours = type(partition) is Dirichlet
+    return plain(partition) if is_ours else digest_of_code(partition, "partition")
 
 
 def split_rows(
@@ -168,17 +165,14 @@ def split_rows(
         UserError: a function of the user's raises an error, or is no partition: an example that no
             worker has, or several, or a worker without examples.
     """
-    name = getattr(partition, "__qualname__", type(partition).__qualname__)
-    try:
-        found = partition(targets, workers, stream(seed, "partition", workers))
-        shares = [np.asarray(rows) for rows in found]
-        shares = [
-            each.astype(np.int64, casting="same_kind") if each.size else each for each in shares
-        ]
-    except UserError:
-        raise
-    except RAISED as error:
-        raise UserError(f"partition: {name} raised {describe_raised(error)}") from error
+    name = name_function(partition)
+
+    def draw() -> list[np.ndarray]:
+        shares = partition(targets, workers, stream(seed, "partition", workers))
+        arrays = [np.asarray(rows) for rows in shares]
+        return [a.astype(np.int64, casting="same_kind") if a.size else a for a in arrays]
+
+    shares = call_function("partition", draw, name=name)
     allowed = f"allowed: the rows of each of {workers} workers, of {examples} each in one"
     if len(shares) != workers:
         raise UserError(f"partition: {name} gives {len(shares)} shares; {allowed}")

@@ -10,7 +10,7 @@ import json
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from harness.base.errors import RAISED, UserError, describe_raised
+from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.base.seeds import stream, stream_key
 from harness.experiment.contract import name_keys
@@ -32,13 +32,13 @@ from harness.experiment.digests import (
 from harness.experiment.experiment import HasIdentity
 from harness.experiment.pools import Parcel
 from harness.judge.direction import BETTER, MORE
+from harness.modules.allowed import call_function
 from harness.modules.buffers import Rule
 from harness.modules.gradient_rules import NO_RULES, GradientRules
 from harness.modules.hidden_state import find_made, refuse_hidden_state
 from harness.modules.inspection import Inspection, inspect_module, is_batchable, try_metrics
 from harness.modules.network import (
     OWN_LOSS,
-    AskedLoss,
     Loss,
     Metric,
     ModuleNetwork,
@@ -59,6 +59,7 @@ TRIED = 256
 """About this many examples, evenly spaced, try the metrics before training."""
 
 
+@dataclass(eq=False, repr=False)
 class ModuleParts(HasIdentity):
     """A module, its loss, its data and its metrics.
 
@@ -80,36 +81,27 @@ class ModuleParts(HasIdentity):
         autocast: ``"bfloat16"``: PyTorch casts to it in the forward passes of training.
     """
 
-    def __init__(
-        self,
-        model: nn.Module | Callable[[], nn.Module],
-        loss: AskedLoss,
-        train: Arrays,
-        dev: Arrays,
-        test: Arrays | None,
-        metrics: Mapping[str, Metric],
-        called: str = "",
-        place: str = "",
-        *,
-        maximise: bool = False,
-        is_share: bool = False,
-        partition: Partitioning | None = None,
-        buffers: Rule = "mean",
-        autocast: object = None,
-    ) -> None:
-        self.autocast = read_autocast(autocast)
-        self.maximise, self.is_share, self.partition = maximise, is_share, partition
-        self.buffers: Rule = buffers
-        self.called, self.place = called, place
-        self.model, self.metrics = model, metrics
-        self.loss: Loss = own_loss if loss == OWN_LOSS else loss
-        self.train, self.dev, self.test = train, dev, test
+    model: nn.Module | Callable[[], nn.Module]
+    loss: Loss
+    train: Arrays
+    dev: Arrays
+    test: Arrays | None
+    metrics: Mapping[str, Metric]
+    called: str = ""
+    place: str = ""
+    maximise: bool = field(default=False, kw_only=True)
+    is_share: bool = field(default=False, kw_only=True)
+    partition: Partitioning | None = field(default=None, kw_only=True)
+    buffers: Rule = field(default="mean", kw_only=True)
+    autocast: Any = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.autocast = read_autocast(self.autocast)
+        if cast(Any, self.loss) == OWN_LOSS:
+            self.loss = own_loss
         self._inspected: dict[tuple[int, str], Inspection] = {}  # pickled with the problem
         self._batchable: dict[tuple[int, str], bool] = {}
         self._varying = set[str]()
-
-    def __hash__(self) -> int:
-        return id(self)
 
     def __reduce__(self) -> tuple[Callable[[bytes], ModuleParts], tuple[bytes]]:
         return _unpack, (_pack(self),)
@@ -129,11 +121,7 @@ class ModuleParts(HasIdentity):
 
     def _make(self, model: Callable[[], Any], seed: int) -> nn.Module:
         with use_seed(stream_key(seed, "initialise") >> 65):
-            try:
-                made = model()
-            except RAISED as error:
-                name = self.called or getattr(model, "__qualname__", type(model).__qualname__)
-                raise UserError(f"model: {name} raised {describe_raised(error)}") from error
+            made = call_function("model", model, name=self.called)
         if not isinstance(made, nn.Module):
             told = f"gives a {type(made).__name__}"
             raise UserError(f"model: {told}; allowed: a torch.nn.Module, or what makes one")
@@ -180,8 +168,7 @@ class ModuleParts(HasIdentity):
         return self._inspected[minibatch, device]
 
     def _inspect(self, minibatch: int, device: str) -> Inspection:
-        module = self.module(0)
-        floats = next(iter(trainable_parameters(module).values())).dtype
+        module, floats = self.module(0), self.initial(0).dtype
         some = self.train.spread(minibatch)[:minibatch].to(device, floats)
         scored = self.train.spread(TRIED)[:TRIED].to(device, floats)
         with self.name_keys():
@@ -207,11 +194,9 @@ class ModuleParts(HasIdentity):
     def _is_batchable(self, minibatch: int, device: str) -> bool:
         """Whether replicas can be computed at once, found out once for each size and device."""
         if (minibatch, device) not in self._batchable:
-            module = _to_device(self.module(0), device)
-            floats = next(iter(trainable_parameters(module).values())).dtype
-            some = self.train[:minibatch].to(device, floats)
-            found = is_batchable(module, self.loss, some.x, some.y)
-            self._batchable[minibatch, device] = found
+            some = self.train[:minibatch].to(device, self.initial(0).dtype)
+            parts = _to_device(self.module(0), device), self.loss, some.x, some.y
+            self._batchable[minibatch, device] = is_batchable(*parts)
         return self._batchable[minibatch, device]
 
     def network(
@@ -234,27 +219,23 @@ class ModuleParts(HasIdentity):
 
     @cached_property
     def _plain(self) -> dict[str, Any]:
-        with self.name_keys():
-            return self._digest()
-
-    def _digest(self) -> dict[str, Any]:
         VARYING.update(self._varying)
-        model: dict[str, str] = {"code": digest_of_code(self.model, "model")}
-        if isinstance(self.model, nn.Module):
-            model["state"] = digest_of_state(self.model)
         data = {"train": self.train, "dev": self.dev, "test": self.test}
-        partition = {} if self.partition is None else {"partition": self.partition}
-        return {
-            "model": model,
-            "loss": digest_of_part(self.loss, "loss"),
-            "metrics": [
-                [name, digest_of_part(metric, "metric")] for name, metric in self.metrics.items()
-            ],
-            "data": {name: part and part.sha256 for name, part in data.items()},
-            **({BETTER: MORE} if self.maximise else {}),
-            **({"autocast": str(self.autocast)} if self.autocast else {}),
-            **{name: describe_partition(part) for name, part in partition.items()},
-        }
+        with self.name_keys():
+            model: dict[str, str] = {"code": digest_of_code(self.model, "model")}
+            if isinstance(self.model, nn.Module):
+                model["state"] = digest_of_state(self.model)
+            metrics = [[name, digest_of_part(m, "metric")] for name, m in self.metrics.items()]
+            partition = self.partition and {"partition": describe_partition(self.partition)}
+            return {
+                "model": model,
+                "loss": digest_of_part(self.loss, "loss"),
+                "metrics": metrics,
+                "data": {name: part and part.sha256 for name, part in data.items()},
+                **({BETTER: MORE} if self.maximise else {}),
+                **({"autocast": str(self.autocast)} if self.autocast else {}),
+                **(partition or {}),
+            }
 
     def to_identity(self) -> dict[str, Any]:
         """Digests of code, state and data."""
@@ -318,9 +299,7 @@ def _call_parts(
 
 
 def _to_device(module: nn.Module, device: str) -> nn.Module:
-    if device == "cpu":
-        return module
-    return copy_module(module).to(device)
+    return module if device == "cpu" else copy_module(module).to(device)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,11 +13,11 @@ import torch
 from harness.algorithms.descent import AdamW, Muon
 from harness.algorithms.schedules import Constant, Schedule
 from harness.algorithms.share_schedules import Cosine, Linear, Steps, Warmup
-from harness.base.errors import RAISED, UserError, describe_raised, name_error
+from harness.base.errors import UserError, name_error
 from harness.experiment.digests import digest_of_code
 from harness.experiment.experiment import HasIdentity
 from harness.experiment.methods import check_settings_class
-from harness.modules.step_time import is_finite
+from harness.modules.allowed import call_function, is_finite, name_function
 
 SCHEDULES: dict[str, Callable[[float], Schedule]] = {
     "constant": Constant,
@@ -33,6 +33,8 @@ AskedSchedule = str | Schedule | Callable[[float], Schedule | float]
 function from the share of training done, in [0, 1), to the factor of the learning rate."""
 
 ALLOWED = "'cosine', 'linear', 'steps', 'warmup', 'constant', a lagbench.Schedule or a function"
+
+_call = partial(call_function, "schedule", end=f"; allowed: {ALLOWED}")
 
 
 class FunctionSchedule(Schedule, HasIdentity):
@@ -52,11 +54,12 @@ class FunctionSchedule(Schedule, HasIdentity):
         Raises:
             UserError: the function raises an error, or gives no number from 0.
         """
-        found = _call(self.function, share)
-        if not (is_finite(found) and found >= 0.0):
-            told = f"gives {found!r} where a share of {share:g} is done"
-            raise UserError(f"schedule: {_name(self.function)} {told}; allowed: a number from 0")
-        return float(found)
+        factor = _call(self.function, share)
+        if not (is_finite(factor) and factor >= 0.0):
+            reason = f"gives {factor!r} where a share of {share:g} is done"
+            name = name_function(self.function)
+            raise UserError(f"schedule: {name} {reason}; allowed: a number from 0")
+        return float(factor)
 
     def to_identity(self) -> dict[str, Any]:
         """The learning rate, and the digest of the function."""
@@ -124,7 +127,7 @@ def schedule_of(asked: Any, rate: float) -> Schedule:
         return made
     if not is_finite(made):
         shown = type(made).__name__ if not isinstance(made, int | float | str | None) else made
-        raise UserError(f"schedule: {_name(asked)} gives {shown!r}; allowed: {ALLOWED}")
+        raise UserError(f"schedule: {name_function(asked)} gives {shown!r}; allowed: {ALLOWED}")
     return FunctionSchedule(rate, cast("Callable[[float], float]", asked))
 
 
@@ -156,22 +159,3 @@ def _scheduler_of_torch(asked: Any) -> str | None:
     made = cast("partial[Any]", asked).func if isinstance(asked, partial) else asked
     kind = made if isinstance(made, type) else type(made)
     return kind.__name__ if issubclass(kind, torch.optim.lr_scheduler.LRScheduler) else None
-
-
-def _call(function: Callable[[float], Any], value: float) -> Any:
-    """Result of a user's function.
-
-    Raises:
-        UserError: it raises an error.
-    """
-    try:
-        return function(value)
-    except UserError:
-        raise
-    except RAISED as error:
-        told = f"{_name(function)} raised {describe_raised(error)}"
-        raise UserError(f"schedule: {told}; allowed: {ALLOWED}") from error
-
-
-def _name(function: object) -> str:
-    return getattr(function, "__qualname__", type(function).__qualname__)

@@ -9,7 +9,6 @@ in the sense of least squares, that explain the measured time.
 
 from __future__ import annotations
 
-import math
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 from harness.base.errors import UserError
 from harness.base.settings import find_changed, format_quantity, format_seconds
 from harness.experiment.contract import Configuration, Watch
+from harness.modules.allowed import is_finite
 from harness.modules.network import preserve_generators, trainable_parameters
 from harness.modules.parts import ModuleParts
 from harness.modules.settings import ModuleTable
@@ -239,12 +239,6 @@ def check_charge(table: ModuleTable, machine: Cluster) -> None:
     if all(device.achieved_flops_per_s is None for device in machine.devices.values()):
         told = f"no device of cluster {machine.name!r} has achieved_flops_per_s"
         raise UserError(f"flops_per_example: {told}; allowed: step_seconds")
-
-
-def is_finite(value: Any) -> bool:
-    """Whether a value is a finite number, and not a bool."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value)
 
 
 def count_step(problem: ModuleParts, minibatch: int) -> Counts:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.algorithms.catalogue import Algorithm
-from harness.base.errors import RAISED, UserError, describe_raised, name_error
+from harness.base.errors import UserError, name_error
 from harness.base.log import LOG
 from harness.base.registry import OBJECT, find_object
 from harness.base.seeds import stream_key
@@ -34,6 +34,7 @@ from harness.experiment.contract import (
 from harness.experiment.digests import digest_of_code, from_outside
 from harness.experiment.experiment import AnyExperiment, Experiment, Judged, Problem, Task, plain
 from harness.experiment.order import Examples, Laid, Minibatches
+from harness.modules.allowed import call_function
 from harness.modules.buffers import deploy, describe_buffers
 from harness.modules.gradient_rules import GradientRules
 from harness.modules.inspection import Inspection
@@ -334,18 +335,7 @@ class Source:
         """
         data = self.find(key, name)
         is_function = callable(data) and not hasattr(data, "__getitem__")
-        return self.call(key, name, data) if is_function else data
-
-    def call(self, key: str, name: str, function: Callable[[], Any]) -> Any:
-        """Call a user's function without arguments.
-
-        Raises:
-            UserError: the function raises an error.
-        """
-        try:
-            return function()
-        except RAISED as error:
-            raise UserError(f"{key}: {name} raised {describe_raised(error)}") from error
+        return call_function(key, data, name=name) if is_function else data
 
     @cached_property
     def objects(self) -> ModuleTable:
@@ -355,7 +345,7 @@ class Source:
         if asked.step_seconds == "measure":
             raise UserError("step_seconds: 'measure'; allowed: 'count' or seconds, from 0")
         if callable(other) and not isinstance(other, nn.Module):
-            other = self.call("charge_for", asked.charge_for, other)
+            other = call_function("charge_for", other, name=asked.charge_for)
         if isinstance(metric, list | tuple):
             metric = [self._find_named("metric", name) for name in cast("list[Any]", metric)]
         return replace(

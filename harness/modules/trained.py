@@ -40,7 +40,7 @@ def load_into(module: nn.Module, run: Run, worker: int = 0) -> nn.Module:
         told = f"{layout.count} trained parameters, the run has {stored.numel()}"
         raise UserError(f"model: {told}; allowed: the module that was trained")
     trained = list(trainable_parameters(module).values())
-    model = _cast_like(stored, trained[0])
+    model = from_array(stored.numpy(), trained[0])
     for parameter, view in zip(trained, layout.views(model), strict=True):
         parameter.copy_(view)
     if (run.dir / STATE).exists():
@@ -60,11 +60,8 @@ def _load_buffers(module: nn.Module, stored: Mapping[str, Tensor], worker: int) 
             raise UserError(f"model: no buffer {name!r}; allowed: the module that was trained")
         if not 0 <= worker < max(len(rows), 1) and len(rows) > 1:
             raise UserError(f"worker: {worker}; allowed: from 0 to {len(rows) - 1}")
-        known[name].copy_(_cast_like(rows[worker if len(rows) > 1 else 0], known[name]))
-
-
-def _cast_like(stored: Tensor, like: Tensor) -> Tensor:
-    return from_array(stored.numpy(), like)
+        row = rows[worker if len(rows) > 1 else 0]
+        known[name].copy_(from_array(row.numpy(), known[name]))
 
 
 def describe_module(module: nn.Module) -> str:
