@@ -231,19 +231,19 @@ def tolerate(
         fixed = call.rate_or_own(rate)
 
         def grid_at(value: float) -> Grid:
-            there, count = turn(value)
-            return there.grid([method], [count], fixed)
+            turned, count = turn(value)
+            return turned.grid([method], [count], fixed)
 
         def run(value: float, grid: Grid, tally: Tally) -> list[Cell]:
-            there = turn(value)[0]
-            return there.prepare(grid).run(there.runner, tally)
+            turned = turn(value)[0]
+            return turned.prepare(grid).run(turned.runner, tally)
 
         jobs = call.settings.jobs
-        found = ToleranceSearch(search, grid_at, run, jobs).find()
-        runs = [run for point in found.points for run in point.cell.runs]
+        tolerance = ToleranceSearch(search, grid_at, run, jobs).find()
+        runs = [run for point in tolerance.points for run in point.cell.runs]
         for line in [f"no effect: {knob.idle}"] if knob.idle else idle_lines(runs):
             call.say(line)
-        return Tolerated(found)
+        return Tolerated(tolerance)
 
 
 @resumable
@@ -290,13 +290,13 @@ def rollouts(
     from harness.rollouts.own import configure
     from lagbench.rollout_result import RolloutResult
 
-    asked = policy, sampler, problems, reward, test, context
-    config = configure(*asked, cluster_of(cluster), protocol, further)
+    choices = policy, sampler, problems, reward, test, context
+    config = configure(*choices, cluster_of(cluster), protocol, further)
     configs = {seed: replace(config, seed=seed) for seed in seeds_of(seeds)}
     folder = writable_folder(Path(store), "store")
     with Runner(Store(folder), 1, keeps_faults=False) as runner:
-        found = runner.run(configs, lambda seed: f"rollouts, seed {seed}")
-    return RolloutResult(list(found.values()), config)
+        runs = runner.run(configs, lambda seed: f"rollouts, seed {seed}")
+    return RolloutResult(list(runs.values()), config)
 
 
 def load_into(module: nn.Module, run: Run | str | Path, worker: int = 0) -> nn.Module:

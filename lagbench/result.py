@@ -54,11 +54,11 @@ class Result(Answered):
             UserError: there is no such row or seed, or every run of it diverged.
         """
         runs = self._cell(row).runs
-        done = [run for run in runs if run.status == "done"]
-        chosen = [run for run in done if seed is None or run.config["seed"] == seed]
+        finished = [run for run in runs if run.status == "done"]
+        chosen = [run for run in finished if seed is None or run.config["seed"] == seed]
         if not chosen:
-            seeds = ", ".join(str(run.config["seed"]) for run in done) or "none, as all diverged"
-            raise UserError(f"seed: {seed}; allowed: {seeds}")
+            seeds = ", ".join(str(run.config["seed"]) for run in finished)
+            raise UserError(f"seed: {seed}; allowed: {seeds or 'none, as all diverged'}")
         return load_into(self.untrained(chosen[0].config["seed"]), chosen[0], worker).eval()
 
     def _cell(self, row: int | None) -> Cell:

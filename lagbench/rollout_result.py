@@ -76,10 +76,10 @@ class RolloutResult:
         Raises:
             UserError: no run has it.
         """
-        values = [float(found[figure]) for found in self._figures if figure in found]
+        values = [float(figures[figure]) for figures in self._figures if figure in figures]
         if not values:
-            known = sorted({name for found in self._figures for name in found})
-            raise UserError(f"{figure!r} is no figure; allowed: {', '.join(known)}")
+            names = sorted({name for figures in self._figures for name in figures})
+            raise UserError(f"{figure!r} is no figure; allowed: {', '.join(names)}")
         kind, _, difficulty = figure.partition("/")
         if not all(map(math.isfinite, values)):  # of a run that diverged
             return mean_ci(values)
@@ -96,15 +96,15 @@ class RolloutResult:
     def _rewards_are_shares(self) -> bool:
         """Whether every known reward lay between 0 and 1."""
         every = np.concatenate([load_record(run)[REWARD] for run in self.runs])
-        known = every[~np.isnan(every)]
-        return bool(((known >= 0.0) & (known <= 1.0)).all())
+        rewards = every[~np.isnan(every)]
+        return bool(((rewards >= 0.0) & (rewards <= 1.0)).all())
 
     def _weigh(self, kind: str, difficulty: str) -> float:
         """The share of one held-out problem in a score; 0 for another figure."""
         if not kind.startswith("score"):
             return 0.0
-        found = self.config.problems.held_out(self.config.held_out)
-        same = [each for each in found if difficulty in ("", str(each.difficulty))]
+        problems = self.config.problems.held_out(self.config.held_out)
+        same = [problem for problem in problems if difficulty in ("", str(problem.difficulty))]
         return 1.0 / len(same)
 
     @property
@@ -123,54 +123,55 @@ class RolloutResult:
         Raises:
             UserError: there is no such seed.
         """
-        found = [run for run in self.runs if seed in (None, run.config["seed"])]
-        if not found:
+        runs = [run for run in self.runs if seed in (None, run.config["seed"])]
+        if not runs:
             allowed = ", ".join(str(run.config["seed"]) for run in self.runs)
             raise UserError(f"seed: {seed}; allowed: {allowed}")
         problems, start = self.config.problems, self.config.start
-        made = self.config.policy.make(problems.vocabulary, problems.context, start.seed)
-        return Weights(made).load(torch.as_tensor(load_file(found[0].path(MODEL))["model"]))
+        policy = self.config.policy.make(problems.vocabulary, problems.context, start.seed)
+        return Weights(policy).load(torch.as_tensor(load_file(runs[0].path(MODEL))["model"]))
 
     def to_dict(self) -> dict[str, Any]:
         """Every figure's mean and interval as JSON values, and the hashes of the runs."""
-        names = dict.fromkeys(name for found in self._figures for name in found)
-        numbers = [n for n in names if all(_is_number(found.get(n)) for found in self._figures)]
+        names = dict.fromkeys(name for summary in self._figures for name in summary)
+        numbers = [n for n in names if all(_is_number(summary.get(n)) for summary in self._figures)]
         rows = {name: self.interval(name) for name in numbers}
-        told = {name: {"mean": each.estimate, "ci95": _ends(each)} for name, each in rows.items()}
-        return {"figures": told, "runs": [run.hash for run in self.runs]}
+        figures = {name: {"mean": i.estimate, "ci95": _ends(i)} for name, i in rows.items()}
+        return {"figures": figures, "runs": [run.hash for run in self.runs]}
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        many = len(self.runs)
+        count = len(self.runs)
         diverged = sum(run.status != "done" for run in self.runs)
         lost = f", {diverged} diverged" if diverged else ""
-        yield f"{many} seed{'' if many == 1 else 's'}{lost}, 95% intervals of means over seeds"
+        yield f"{count} seed{'' if count == 1 else 's'}{lost}, 95% intervals of means over seeds"
         yield f"{'score':24} {'before':>24} {'after':>24}"
         for name in ("score", *self._difficulty_names("score")):
             pair = (name.replace("score", "score_before", 1), name)
-            before, after = (self.interval(each).show(3) for each in pair)
+            before, after = (self.interval(figure).show(3) for figure in pair)
             label = name.replace("score/", "  difficulty ").replace("score", "all prompts")
             yield f"{label:24} {before:>24} {after:>24}"
         for label, name in FIGURES.items():
             if any(name in run.summary for run in self.runs):
                 yield f"{label:24} {'':24} {self.interval(name).show(3):>24}"
             if name == "thrown_away" and self.interval(name).estimate > 0.0:
-                for each in self._difficulty_names(name):
-                    told = each.replace("thrown_away/", "  difficulty ")
-                    yield f"{told:24} {'':24} {self.interval(each).show(3):>24}"
+                for figure in self._difficulty_names(name):
+                    line = figure.replace("thrown_away/", "  difficulty ")
+                    yield f"{line:24} {'':24} {self.interval(figure).show(3):>24}"
 
     def _difficulty_names(self, kind: str) -> list[str]:
         """The names of a figure for each difficulty, if there are several."""
-        every = {name for found in self._figures for name in found if name.startswith(f"{kind}/")}
-        each = sorted(every, key=lambda name: int(name.partition("/")[2]))
-        return each if len(each) > 1 else []
+        every = {name for summary in self._figures for name in summary}
+        parts = {name for name in every if name.startswith(f"{kind}/")}
+        names = sorted(parts, key=lambda name: int(name.partition("/")[2]))
+        return names if len(names) > 1 else []
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _ends(found: Interval) -> list[float] | None:
-    return [found.low, found.high] if math.isfinite(found.high - found.low) else None
+def _ends(interval: Interval) -> list[float] | None:
+    return [interval.low, interval.high] if math.isfinite(interval.high - interval.low) else None

@@ -36,26 +36,26 @@ def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
         signed = signed.replace(parameters=parts)
 
     @wraps(function)
-    def call(*given: Given.args, **named: Given.kwargs) -> Found:
+    def call(*positional: Given.args, **keywords: Given.kwargs) -> Found:
         if takes_settings:
-            check_names(function.__name__, named, signed.parameters)
-        plain: dict[str, Any] = {name: _plain(name, value) for name, value in named.items()}
-        settings: dict[str, Any] = {**USUAL, **named}
-        kept = f"runs are in {str(settings['store'])!r}, the same call resumes"
+            check_names(function.__name__, keywords, signed.parameters)
+        plain: dict[str, Any] = {name: _plain(name, value) for name, value in keywords.items()}
+        settings: dict[str, Any] = {**USUAL, **keywords}
+        hint = f"runs are in {str(settings['store'])!r}, the same call resumes"
         try:
-            found: Any = function(*given, **plain)
+            result: Any = function(*positional, **plain)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"stopped; {kept}") from None
+            raise KeyboardInterrupt(f"stopped; {hint}") from None
         except ProcessDied as died:
-            raise UserError(f"{died}; {kept}") from None
+            raise UserError(f"{died}; {hint}") from None
         except UserError:
             raise
         except RAISED as error:
-            if (told := describe_failure(error)) is None:
+            if (text := describe_failure(error)) is None:
                 raise
-            raise UserError(told) from error
-        told = describe_call(function, given, named)
-        return cast(Found, replace(found, call=told))
+            raise UserError(text) from error
+        text = describe_call(function, positional, keywords)
+        return cast(Found, replace(result, call=text))
 
     vars(call)["__signature__"] = signed
     return call
@@ -68,7 +68,7 @@ def _plain(name: str, value: Any) -> Any:
     if type(value).__module__ == "numpy" and getattr(value, "ndim", 2) < 2:
         return value.tolist()
     if type(value) in (list, tuple):
-        return type(value)(_plain("", each) for each in value)
+        return type(value)(_plain("", entry) for entry in value)
     return value
 
 
@@ -77,19 +77,18 @@ OBJECTS = frozenset(("model", "loss", "data", "dev", "test", "metric"))
 
 
 def describe_call(
-    function: Callable[..., Any], given: tuple[object, ...], named: Mapping[str, object]
+    function: Callable[..., Any], positional: tuple[object, ...], keywords: Mapping[str, object]
 ) -> str:
     """A call as its reader wrote it, with the values that are short, and the program's name.
 
     Args:
         function: the function.
-        given: positional arguments.
-        named: arguments by name.
+        positional: positional arguments.
+        keywords: arguments by name.
     """
-    words = [*signature(function).parameters][: len(given)]
-    words += [
-        f"{name}={'...' if name in OBJECTS else show_value(value)}" for name, value in named.items()
-    ]
+    words = [*signature(function).parameters][: len(positional)]
+    for name, value in keywords.items():
+        words.append(f"{name}={'...' if name in OBJECTS else show_value(value)}")
     program = Path(sys.argv[0]).name if sys.argv and sys.argv[0] not in ("", "-c") else ""
-    where = f" in {program}" if program else ""
-    return f"lagbench.{function.__name__}({', '.join(words)}){where}"
+    place = f" in {program}" if program else ""
+    return f"lagbench.{function.__name__}({', '.join(words)}){place}"

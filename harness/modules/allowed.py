@@ -44,18 +44,18 @@ def is_finite(value: Any) -> bool:
     return number and math.isfinite(value)
 
 
-def check_names(call: str, given: Collection[str], allowed: Collection[str]) -> None:
+def check_names(call: str, names: Collection[str], allowed: Collection[str]) -> None:
     """Reject names that no argument has.
 
     Args:
         call: name of the function, for the message.
-        given: names of the user's arguments.
+        names: names of the user's arguments.
         allowed: names of all arguments.
 
     Raises:
         UserError: a name is not allowed.
     """
-    for name in given:
+    for name in names:
         if name not in allowed:
             raise name_error(call, name, allowed)
 
@@ -91,8 +91,8 @@ def check_number(name: str, value: Any, least: float | None = None) -> None:
         UserError: it is not, or below ``least``.
     """
     if not is_finite(value) or (least is not None and value < least):
-        told = "" if least is None else f" from {least:g}"
-        raise UserError(f"{name}: {show_value(value)}; allowed: a number{told}")
+        bound = "" if least is None else f" from {least:g}"
+        raise UserError(f"{name}: {show_value(value)}; allowed: a number{bound}")
 
 
 def pair_of(name: str, value: Any) -> tuple[float, float]:
@@ -126,26 +126,26 @@ def check_lists(methods: Any, workers: Any) -> None:
     """
     if isinstance(methods, str) or not isinstance(methods, Sequence):
         raise UserError(f"algorithms: {methods!r}; allowed: a list of names or Algorithm objects")
-    if not all(_whole(each) and each >= 1 for each in _as_list(workers)):
+    if not all(_whole(count) and count >= 1 for count in _as_list(workers)):
         raise UserError(f"workers: {workers!r}; allowed: a list of whole numbers from 1")
 
 
-def check_rates(given: Any, methods: Sequence[str]) -> None:
+def check_rates(rates: Any, methods: Sequence[str]) -> None:
     """Reject invalid learning rates.
 
     Args:
-        given: one rate for all methods, a mapping with one for each, or None to search them.
+        rates: one rate for all methods, a mapping with one for each, or None to search them.
         methods: labels of the methods.
 
     Raises:
         UserError: a rate is missing or not positive.
     """
-    if not isinstance(given, Mapping):
-        return None if given is None else _check_positive("rate", given)
+    if not isinstance(rates, Mapping):
+        return None if rates is None else _check_positive("rate", rates)
     for method in methods:
-        if method not in given:
+        if method not in rates:
             raise UserError(f"rates: none for {method}; allowed: one for each algorithm")
-        _check_positive(f"rates: {method}", given[method])
+        _check_positive(f"rates: {method}", rates[method])
     return None
 
 
@@ -155,11 +155,11 @@ def seeds_of(asked: Any) -> list[int]:
     Raises:
         UserError: none, one that is negative or not whole, or one that is there twice.
     """
-    each = list(range(asked)) if _whole(asked) else _as_list(asked)
-    whole = each and all(_whole(seed) and seed >= 0 for seed in each)
-    if not whole or len(set(each)) < len(each):
+    seeds = list(range(asked)) if _whole(asked) else _as_list(asked)
+    are_whole = seeds and all(_whole(seed) and seed >= 0 for seed in seeds)
+    if not are_whole or len(set(seeds)) < len(seeds):
         raise UserError(f"seeds: {asked!r}; allowed: how many, from 1; or which, from 0, each once")
-    return each
+    return seeds
 
 
 def _as_list(value: Any) -> list[Any]:

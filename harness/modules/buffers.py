@@ -40,11 +40,11 @@ class Buffers:
         if not names:
             return cls(())
         owners: dict[int, list[Owner]] = {}
-        for each in module.modules():
-            for own, buffer in each.named_buffers(recurse=False):
-                owners.setdefault(id(buffer), []).append((each, own))
-        known = dict(module.named_buffers())
-        return cls(tuple((name, tuple(owners[id(known[name])])) for name in names))
+        for submodule in module.modules():
+            for own, buffer in submodule.named_buffers(recurse=False):
+                owners.setdefault(id(buffer), []).append((submodule, own))
+        buffers = dict(module.named_buffers())
+        return cls(tuple((name, tuple(owners[id(buffers[name])])) for name in names))
 
     def fresh(self) -> State:
         """Copies of the module's present buffers, as the state of one replica."""
@@ -60,8 +60,8 @@ class Buffers:
         """
         views = [state[name][row] for name, _ in self.places] if state else []
         for view, (_, owners) in zip(views, self.places, strict=bool(views)):
-            for module, own in owners:
-                setattr(module, own, view)
+            for module, attribute in owners:
+                setattr(module, attribute, view)
         return [view.data_ptr() for view in views]
 
     def write_back(self, state: Mapping[str, Tensor], row: int, views: Sequence[int]) -> None:
@@ -71,14 +71,14 @@ class Buffers:
             UserError: by tensors of another shape or type.
         """
         for view, (name, owners) in zip(views, self.places, strict=bool(views)):
-            if (now := self._get_buffer(owners)) is None or now.data_ptr() != view:
-                _check_kind(name, state[name][row], now)
-                state[name][row].copy_(cast(Tensor, now))
+            if (buffer := self._get_buffer(owners)) is None or buffer.data_ptr() != view:
+                _check_kind(name, state[name][row], buffer)
+                state[name][row].copy_(cast(Tensor, buffer))
 
     @staticmethod
     def _get_buffer(owners: Sequence[Owner]) -> Any:
-        module, own = owners[0]
-        return getattr(module, own)
+        module, name = owners[0]
+        return getattr(module, name)
 
 
 Versions = Mapping[str, tuple[Tensor, int, Tensor]]
@@ -103,12 +103,12 @@ def find_changed_buffers(module: nn.Module, before: Versions) -> tuple[str, ...]
     Raises:
         UserError: a parameter was written, or a buffer has another shape or type than before.
     """
-    now = _tensors(module)
-    written = _compare({name: value for name, (*_, value) in before.items()}, now, ())
-    written |= {n for n, (t, v, _) in before.items() if now[n] is not t or t._version != v}
+    tensors = _tensors(module)
+    written = _compare({name: value for name, (*_, value) in before.items()}, tensors, ())
+    written |= {n for n, (t, v, _) in before.items() if tensors[n] is not t or t._version != v}
     for name in sorted(written & dict(module.named_parameters()).keys()):
-        told = f"forward writes the parameter {name!r}, which all workers share"
-        raise UserError(f"model: {told}; allowed: a buffer in place of a frozen parameter")
+        mistake = f"forward writes the parameter {name!r}, which all workers share"
+        raise UserError(f"model: {mistake}; allowed: a buffer in place of a frozen parameter")
     owners = {name.rpartition(".")[0] for name in written}
     return tuple(n for n, _ in module.named_buffers() if n.rpartition(".")[0] in owners)
 
@@ -125,8 +125,8 @@ def check_constants(module: nn.Module, start: nn.Module, known: Iterable[str]) -
         UserError: another one has changed.
     """
     for name in sorted(_compare(_tensors(start), _tensors(module), known)):
-        told = f"training has written {name!r}, which the first calls did not"
-        raise UserError(f"model: {told}; allowed: a buffer that every forward writes")
+        mistake = f"training has written {name!r}, which the first calls did not"
+        raise UserError(f"model: {mistake}; allowed: a buffer that every forward writes")
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -134,25 +134,25 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _compare(
-    then: Mapping[str, Tensor], now: Mapping[str, Tensor], known: Iterable[str]
+    then: Mapping[str, Tensor], after: Mapping[str, Tensor], known: Iterable[str]
 ) -> set[str]:
     """Names of the tensors with other values, except known ones.
 
     Raises:
         UserError: the shape or type of one has changed.
     """
-    for name in [*then, *now]:
-        _check_kind(name, then.get(name), now.get(name))
-    pairs = [(n, then[n], now[n].to(then[n].device)) for n in then.keys() - set(known)]
+    for name in [*then, *after]:
+        _check_kind(name, then.get(name), after.get(name))
+    pairs = [(n, then[n], after[n].to(then[n].device)) for n in then.keys() - set(known)]
     dense = [(n, a, b) for n, a, b in pairs if a.layout == torch.strided and not a.is_meta]
     return {n for n, a, b in dense if not ((a == b) | (a != a) & (b != b)).all()}
 
 
-def _check_kind(name: str, before: Tensor | None, now: Tensor | None) -> None:
-    kinds = ["None" if t is None else f"{t.dtype} {list(t.shape)}" for t in (before, now)]
+def _check_kind(name: str, before: Tensor | None, after: Tensor | None) -> None:
+    kinds = ["None" if t is None else f"{t.dtype} {list(t.shape)}" for t in (before, after)]
     if kinds[0] != kinds[1]:
-        told = f"{name!r} is {kinds[0]} at first, and {kinds[1]} after a forward"
-        raise UserError(f"model: {told}; allowed: a buffer of one shape and type")
+        mistake = f"{name!r} is {kinds[0]} at first, and {kinds[1]} after a forward"
+        raise UserError(f"model: {mistake}; allowed: a buffer of one shape and type")
 
 
 def deploy(states: Mapping[int, State], fresh: State, rule: Rule) -> State:
@@ -190,7 +190,7 @@ def describe_buffers(names: Sequence[str], rule: Rule) -> str:
     """A line about the buffers that training changes; empty without any."""
     if not names:
         return ""
-    several = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    others = " or ".join(f"{each!r}" for each in get_args(Rule) if each != rule)
-    told = f"{DEPLOYED[rule]} (buffers={rule!r}; also {others})"
-    return f"model: each worker has buffers of its own ({names[0]}{several}); {told}"
+    rest = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    rules = " or ".join(f"{name!r}" for name in get_args(Rule) if name != rule)
+    choice = f"{DEPLOYED[rule]} (buffers={rule!r}; also {rules})"
+    return f"model: each worker has buffers of its own ({names[0]}{rest}); {choice}"

@@ -23,6 +23,7 @@ from harness.algorithms.torch_optimizers import Grouped
 from harness.base.errors import UserError
 from harness.base.files import cluster_file
 from harness.base.log import LOG
+from harness.base.settings import format_count
 from harness.experiment.contract import ignore
 from harness.experiment.device import resolve
 from harness.experiment.experiment import AnyExperiment, Experiment, Stage, Task
@@ -108,11 +109,11 @@ class Call:
         if self.task is None:
             check_charge(self.settings, self.machine)
         self._work = self.machine.workload  # kept by `with_cluster`: only this one is the user's
-        asked = self.settings
-        self._store = Store(writable_folder(Path(asked.store), "store"))
-        submit = Submission(asked.submit, asked.runs_per_job) if asked.submit else None
+        settings = self.settings
+        self._store = Store(writable_folder(Path(settings.store), "store"))
+        submit = Submission(settings.submit, settings.runs_per_job) if settings.submit else None
         # exceptions of runs propagate to the user
-        self.runner = Runner(self._store, asked.jobs, submit, keeps_faults=False)
+        self.runner = Runner(self._store, settings.jobs, submit, keeps_faults=False)
 
     def _check_arguments(self) -> None:
         """Reject objects that would be refused later only.
@@ -120,19 +121,19 @@ class Call:
         Raises:
             UserError: one of them.
         """
-        asked = self.settings
+        settings = self.settings
         if self.task is None:
-            check_module(asked)
+            check_module(settings)
         elif names := sorted(OF_MODULES & self.given.keys()):
             raise UserError(f"{names[0]}: of modules; allowed: without it, with a task")
-        check_kind("store", asked.store, (str, Path), "a folder")
-        check_kind("device", asked.device, (str, torch.device), "'cpu', 'cuda' or 'auto'")
-        if asked.submit is not None:
-            check_executor(asked.submit, "submit")
-        seeds_of(asked.seeds)
-        partition_of(asked.partition)
-        check_share(asked.schedule)
-        schedule_of(asked.schedule, asked.guess)
+        check_kind("store", settings.store, (str, Path), "a folder")
+        check_kind("device", settings.device, (str, torch.device), "'cpu', 'cuda' or 'auto'")
+        if settings.submit is not None:
+            check_executor(settings.submit, "submit")
+        seeds_of(settings.seeds)
+        partition_of(settings.partition)
+        check_share(settings.schedule)
+        schedule_of(settings.schedule, settings.guess)
 
     def _choose_optimizer(self) -> None:
         """Replace what torch's optimizer or a schedule's object says by settings of ours.
@@ -140,27 +141,29 @@ class Call:
         Raises:
             UserError: two weight decays or learning rates.
         """
-        asked = self.settings
-        chosen, schedule = optimizer_of(asked.optimizer, self.model), asked.schedule
-        if asked.weight_decay and isinstance(chosen.descent, Grouped):
-            told = "the optimizer's groups have their own; allowed: one of them"
-            raise UserError(f"weight_decay: {asked.weight_decay:g}; {told}")
-        if chosen.weight_decay and asked.weight_decay:
-            told = f"the optimizer has {chosen.weight_decay:g}; allowed: one of them"
-            raise UserError(f"weight_decay: {asked.weight_decay:g}; {told}")
+        settings = self.settings
+        chosen, schedule = optimizer_of(settings.optimizer, self.model), settings.schedule
+        if settings.weight_decay and isinstance(chosen.descent, Grouped):
+            mistake = "the optimizer's groups have their own; allowed: one of them"
+            raise UserError(f"weight_decay: {settings.weight_decay:g}; {mistake}")
+        if chosen.weight_decay and settings.weight_decay:
+            mistake = f"the optimizer has {chosen.weight_decay:g}; allowed: one of them"
+            raise UserError(f"weight_decay: {settings.weight_decay:g}; {mistake}")
         if chosen.descent == "adamw" and "weight_decay" not in self.given:
             self.say("optimizer: 'adamw' without weight decay; torch.optim.AdamW has 0.01")
-        said = chosen.rate, schedule.rate if isinstance(schedule, Schedule) else None
-        rates = [rate for rate in said if rate is not None]
+        sources = chosen.rate, schedule.rate if isinstance(schedule, Schedule) else None
+        rates = [rate for rate in sources if rate is not None]
         if len(set(rates)) > 1:
-            raise UserError(f"schedule: rate {said[1]}; the optimizer's is {said[0]}; allowed: one")
+            raise UserError(
+                f"schedule: rate {rates[1]}; the optimizer's is {rates[0]}; allowed: one"
+            )
         self.own_rate: float | None = next(iter(rates), None)
         is_guessed = self.own_rate is not None and "guess" not in self.given
         self.settings = replace(
-            asked,
+            settings,
             optimizer=chosen.descent,
-            weight_decay=asked.weight_decay or chosen.weight_decay,
-            guess=self.own_rate if is_guessed else asked.guess,
+            weight_decay=settings.weight_decay or chosen.weight_decay,
+            guess=self.own_rate if is_guessed else settings.guess,
         )
 
     def rate_or_own(self, rate: float | None) -> float | None:
@@ -193,9 +196,9 @@ class Call:
         """Search the method and number of workers of a grid that reach the target first."""
         grid = self.prepare(grid)
         plan = make_plan(grid, self.settings.target, budget)
-        found = AdviceSearch(plan, grid, self.runner, exhaustive).run()
-        self.say_idle(found.cells)
-        return found
+        outcome = AdviceSearch(plan, grid, self.runner, exhaustive).run()
+        self.say_idle(outcome.cells)
+        return outcome
 
     def prepare(self, grid: Grid) -> Grid:
         """The grid without what cannot be trained; prints remarks before its runs."""
@@ -213,37 +216,37 @@ class Call:
     def _remarks(self, methods: Sequence[Method]) -> Iterator[str]:
         """Notes on facts that a user may not expect, a line each."""
         problem, size = self.problem(self.seeds[0]), self.settings.minibatch
-        found = problem.inspect(size, self.device)
-        if line := describe_buffers(found.changing, self.settings.buffers):
+        inspection = problem.inspect(size, self.device)
+        if line := describe_buffers(inspection.changing, self.settings.buffers):
             yield line
         yield from remark_direction(self.settings.maximise, problem.metrics)
-        if found.reduction == "sum":
+        if inspection.reduction == "sum":
             yield "loss: summed over a minibatch; what is reported of it is the mean over examples"
-        if self.settings.accumulate > 1 and found.axes is None:
+        if self.settings.accumulate > 1 and inspection.axes is None:
             yield WHOLE
         descents = [getattr(method.algorithm, "descent", PLAIN) for method in methods]
-        if any(isinstance(each, NaturalGradient) and each != PLAIN for each in descents):
-            count, others = problem.network(self.seeds[0], size, self.device).watchable()
-            rest = f"plain steps for {', '.join(others)}" if others else "of all parameters"
-            yield f"optimizer: natural gradient of {count} layer{'' if count == 1 else 's'}, {rest}"
+        if any(isinstance(descent, NaturalGradient) and descent != PLAIN for descent in descents):
+            count, names = problem.network(self.seeds[0], size, self.device).watchable()
+            scope = f"plain steps for {', '.join(names)}" if names else "of all parameters"
+            yield f"optimizer: natural gradient of {format_count(count, 'layer')}, {scope}"
 
     def _check_sendable(self, methods: Sequence[Method]) -> None:
         if self.settings.jobs == 1 and self.settings.submit is None:
             return
         parts = {name: getattr(self.settings, name) for name in ("metric", "partition")}
         parts |= {"model": self.model, "loss": self.loss}
-        made = [schedule_of(self.settings.schedule, self.settings.guess)]
-        parts |= {"algorithms": methods, "schedule": made}
+        schedules = [schedule_of(self.settings.schedule, self.settings.guess)]
+        parts |= {"algorithms": methods, "schedule": schedules}
         if isinstance(train := self.problem(self.seeds[0]).train, RandomExamples):
             parts["data"] = train
         for name, part in parts.items():
             try:
                 pickle.dumps(Parcel(part))
             except Exception as error:  # whatever its parts raise
-                why = str(error).partition("\n")[0]
-                told = "allowed: jobs=1, or what holds no lock, open file or generator"
+                reason = str(error).partition("\n")[0]
+                advice = "allowed: jobs=1, or what holds no lock, open file or generator"
                 raise UserError(
-                    f"{name}: cannot be sent to another process ({why}); {told}"
+                    f"{name}: cannot be sent to another process ({reason}); {advice}"
                 ) from error
 
     def module(self, seed: int) -> nn.Module:
@@ -253,14 +256,14 @@ class Call:
             UserError: a task is trained, not a module.
         """
         if self.task is not None:
-            told = "a task's; allowed: its run's folder, which has the parameters"
-            raise UserError(f"model: {told}")
+            mistake = "a task's; allowed: its run's folder, which has the parameters"
+            raise UserError(f"model: {mistake}")
         return copy_module(self.problem(seed).module(seed))
 
     def first(self, method: Asked, workers: int) -> AnyExperiment:
         """The configuration with the first seed and the guessed learning rate."""
-        (named,) = self._methods([method])
-        return self._first(named, workers)
+        (labelled,) = self._methods([method])
+        return self._first(labelled, workers)
 
     def _first(self, method: Method, workers: int) -> AnyExperiment:
         return self.build_config(method, workers, self.settings.guess, self.seeds[0])
@@ -285,10 +288,10 @@ class Call:
 
         Its runs print no keys without effect.
         """
-        other = copy.copy(self)
-        other.machine, other._turned = cluster, True
-        other.__dict__.pop("_timed", None)
-        return other
+        copied = copy.copy(self)
+        copied.machine, copied._turned = cluster, True
+        copied.__dict__.pop("_timed", None)
+        return copied
 
     def grid(self, methods: Sequence[Asked], workers: Sequence[int], rates: Rates) -> Grid:
         """The grid of runs to compare.
@@ -297,18 +300,18 @@ class Call:
             UserError: an empty list, or learning rates that are not allowed.
         """
         check_lists(methods, workers)
-        named = self._methods(methods)
-        for name, several in {"algorithms": named, "workers": workers}.items():
-            if not several:
+        labelled = self._methods(methods)
+        for name, values in {"algorithms": labelled, "workers": workers}.items():
+            if not values:
                 raise UserError(f"{name}: empty; allowed: at least one")
-        check_rates(rates, [method.label for method in named])
+        check_rates(rates, [method.label for method in labelled])
         guess = self.settings.guess
-        return Grid(self.build_config, named, workers, self.seeds, guess, rates)
+        return Grid(self.build_config, labelled, workers, self.seeds, guess, rates)
 
     def _methods(self, methods: Sequence[Asked]) -> list[Method]:
         optimizer, decay = self.settings.optimizer, self.settings.weight_decay
-        found = [with_optimizer(method_of(each), optimizer) for each in methods]
-        return [replace(each, algorithm=with_decay(each.algorithm, decay)) for each in found]
+        chosen = [with_optimizer(method_of(method), optimizer) for method in methods]
+        return [replace(method, algorithm=with_decay(method.algorithm, decay)) for method in chosen]
 
     def build_config(self, method: Method, workers: int, rate: float, seed: int) -> AnyExperiment:
         """The configuration of one run."""
@@ -362,8 +365,8 @@ class Call:
             return
         size, theirs = self.settings.minibatch, data.batch_size
         if theirs not in (size, None):  # none with a batch sampler of the user's
-            told = f"data: a DataLoader is read example by example; minibatch is {size},"
-            self.say(f"{told} its batch_size {theirs} (minibatch={theirs} for the same)")
+            remark = f"data: a DataLoader is read example by example; minibatch is {size},"
+            self.say(f"{remark} its batch_size {theirs} (minibatch={theirs} for the same)")
 
     @cached_property
     def _timed(self) -> tuple[Cluster, Workload]:

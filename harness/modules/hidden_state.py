@@ -69,21 +69,21 @@ def refuse_hidden_state(
         return set()
     call(copied, False)
     twice = _freeze_all(copied)
-    other = _copy(parts)
-    for parameter in other["model"].parameters():  # that what is taken from them once differs
+    changed = _copy(parts)
+    for parameter in changed["model"].parameters():  # that what is taken from them once differs
         parameter.data.mul_(0.9)
-    call(other, True)
-    elsewhere = _freeze_all(other)
-    kept = {
+    call(changed, True)
+    elsewhere = _freeze_all(changed)
+    suspects = {
         key
         for key in written
         if twice[key][0] != once[key][0] or elsewhere.get(key, (0, 0))[1] != once[key][1]
     }
-    if kept and (read := _find_read(_copy(parts), kept, call)):
-        part, name = read
-        told = f"{part}: {name!r} changes from call to call, and is neither parameter nor buffer"
+    if suspects and (culprit := _find_read(_copy(parts), suspects, call)):
+        part, name = culprit
+        mistake = f"{part}: {name!r} changes from call to call, and is neither parameter nor buffer"
         shared = "simulated workers would share it, a resumed run would lose it"
-        raise UserError(f"{told}: {shared}; allowed: {ADVICE[part.partition(':')[0]]}")
+        raise UserError(f"{mistake}: {shared}; allowed: {ADVICE[part.partition(':')[0]]}")
     places = [(part, place) for part, value in copied.items() for place in _places(value)]
     return {place[3] for part, place in places if place[3] and (part, place[0]) in written}
 
@@ -97,27 +97,27 @@ def find_made(maker: Any, module: nn.Module, make: Callable[[], object]) -> set[
         make: calls it.
     """
     places = [*_places(module), *(_of_function(maker) if isinstance(maker, FunctionType) else ())]
-    named = [(place[3], place[1]) for place in places if place[3]]
+    variables = [(place[3], place[1]) for place in places if place[3]]
 
     def freeze() -> list[Any]:
-        return [_Freezer(set(), [], identities=False).freeze(read()) for _, read in named]
+        return [_Freezer(set(), [], identities=False).freeze(getter()) for _, getter in variables]
 
     before, _, after = freeze(), make(), freeze()
-    return {key for (key, _), a, b in zip(named, before, after, strict=True) if a != b}
+    return {key for (key, _), a, b in zip(variables, before, after, strict=True) if a != b}
 
 
 def _find_read(
     parts: Mapping[str, Any],
-    kept: set[tuple[str, str]],
+    suspects: set[tuple[str, str]],
     call: Callable[[Mapping[str, Any], bool], None],
 ) -> tuple[str, str] | None:
-    """The variable among ``kept`` that a call reads before it writes it, if one does."""
+    """The variable among ``suspects`` that a call reads before it writes it, if one does."""
     places = [
         ((part, place[0]), place)
         for part, value in parts.items()
         for place in _places(value, is_loss=part != "model")
     ]
-    values = [(place[2], place[1](), key) for key, place in places if key in kept]
+    values = [(place[2], place[1](), key) for key, place in places if key in suspects]
     try:
         for write, value, key in values:
             if write is None:  # nothing can stand in for an argument
@@ -125,9 +125,9 @@ def _find_read(
             write(_Unread(key[1], value))
         call(parts, False)
     except _ReadError as error:
-        return next(key for key in sorted(kept) if key[1] == str(error))
+        return next(key for key in sorted(suspects) if key[1] == str(error))
     except Exception:  # by an operation that does not ask the value: torch's own, say
-        return min(kept)
+        return min(suspects)
     finally:
         for write, value, _ in values:
             if write is not None:
@@ -185,14 +185,14 @@ def _copy(parts: Mapping[str, Any]) -> dict[str, Any]:
 def _freeze_all(parts: Mapping[str, Any]) -> dict[tuple[str, str], Frozen]:
     """Every variable of the parts as it is now, by part and name."""
     model: nn.Module = parts["model"]
-    known = set(map(id, (*model.modules(), *model.parameters(), *model.buffers())))
-    kept: list[Any] = []
+    registered = set(map(id, (*model.modules(), *model.parameters(), *model.buffers())))
+    alive: list[Any] = []
     frozen: dict[tuple[str, str], Frozen] = {}
     for part, value in parts.items():
-        for name, read, _, _ in _places(value, is_loss=part != "model"):
+        for name, getter, _, _ in _places(value, is_loss=part != "model"):
             frozen[part, name] = (
-                _Freezer(known, kept, identities=True).freeze(read()),
-                _Freezer(known, kept, identities=False).freeze(read()),
+                _Freezer(registered, alive, identities=True).freeze(getter()),
+                _Freezer(registered, alive, identities=False).freeze(getter()),
             )
     return frozen
 
@@ -205,15 +205,15 @@ def _places(part: Any, *, is_loss: bool = True) -> Iterator[Place]:
         is_loss: whether buffers are among them: only those of the model are carried.
     """
     if isinstance(part, nn.Module):
-        named = cast("Iterator[tuple[str, nn.Module]]", part.named_modules())
-        for prefix, module in named:
+        submodules = cast("Iterator[tuple[str, nn.Module]]", part.named_modules())
+        for prefix, module in submodules:
             variables = vars(module)
-            held = [(variables, name) for name in variables.keys() - NOT_STATE]
+            entries = [(variables, name) for name in variables.keys() - NOT_STATE]
             if is_loss:
-                held += [(variables["_buffers"], name) for name in variables["_buffers"]]
-            for owner, name in held:
+                entries += [(variables["_buffers"], name) for name in variables["_buffers"]]
+            for owner, name in entries:
                 yield _attribute(owner, name, f"{prefix}.{name}" if prefix else name)
-            hooks = [each for name in HOOKS for each in variables[name].values()]
+            hooks = [hook for name in HOOKS for hook in variables[name].values()]
             for value in (*variables.values(), *hooks):
                 if isinstance(value, FunctionType):
                     yield from _of_function(value)
@@ -234,16 +234,16 @@ def _places(part: Any, *, is_loss: bool = True) -> Iterator[Place]:
         yield from _of_class(cast("type[Any]", type(part)))
 
 
-def _attribute(variables: Any, name: str, shown: str, key: str = "") -> Place:
+def _attribute(variables: Any, name: str, label: str, key: str = "") -> Place:
     write = functools.partial(operator.setitem, variables, name)
-    return shown, lambda: variables[name], write, key
+    return label, lambda: variables[name], write, key
 
 
 def _member(
-    owner: Any, name: str, shown: str, key: str = "", write: Callable[..., None] = setattr
+    owner: Any, name: str, label: str, key: str = "", write: Callable[..., None] = setattr
 ) -> Place:
     partial = functools.partial
-    return shown, partial(getattr, owner, name), partial(write, owner, name), key
+    return label, partial(getattr, owner, name), partial(write, owner, name), key
 
 
 def _of_class(kind: type) -> Iterator[Place]:
@@ -261,20 +261,20 @@ def _of_class(kind: type) -> Iterator[Place]:
                 yield _member(base, name, f"{base.__name__}.{name}", variable(base, name))
 
 
-def _of_function(function: FunctionType, seen: set[FunctionType] | None = None) -> Iterator[Place]:
+def _of_function(function: FunctionType, past: set[FunctionType] | None = None) -> Iterator[Place]:
     """Attributes, closure and globals of a function and of those that it calls by their names."""
-    seen = set() if seen is None else seen
-    if function in seen:
+    past = set() if past is None else past
+    if function in past:
         return
-    seen.add(function)
+    past.add(function)
     if _is_library(function):
         if isinstance(wrapped := vars(function).get("__wrapped__"), FunctionType):
-            yield from _of_function(wrapped, seen)
+            yield from _of_function(wrapped, past)
         return
     further = (function.__kwdefaults__ or {}).values()
     for at, value in enumerate((*(function.__defaults__ or ()), *further)):
         if isinstance(value, FunctionType):
-            yield from _of_function(value, seen)
+            yield from _of_function(value, past)
         elif not isinstance(value, type | nn.Module):
             yield f"default {at + 1} of {function.__name__}", lambda value=value: value, None, ""
     for name in vars(function):
@@ -283,7 +283,7 @@ def _of_function(function: FunctionType, seen: set[FunctionType] | None = None) 
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     for name, cell in cells:
         if _is_full(cell) and isinstance(cell.cell_contents, FunctionType):
-            yield from _of_function(cell.cell_contents, seen)
+            yield from _of_function(cell.cell_contents, past)
         elif _is_full(cell) and not isinstance(cell.cell_contents, type | nn.Module):
             yield _member(cell, "cell_contents", name, variable(function, name))
     variables = function.__globals__
@@ -293,7 +293,7 @@ def _of_function(function: FunctionType, seen: set[FunctionType] | None = None) 
     for name in sorted((stored | loaded) & variables.keys()):
         value = variables[name]
         if isinstance(value, FunctionType):
-            yield from _of_function(value, seen)
+            yield from _of_function(value, past)
         elif name in stored or not isinstance(value, type | nn.Module | ModuleType):
             yield _attribute(variables, name, name, variable(variables, name))
 
@@ -301,8 +301,8 @@ def _of_function(function: FunctionType, seen: set[FunctionType] | None = None) 
 def _is_library(code: type | FunctionType) -> bool:
     """Whether code is of this package or of the libraries below it, which keep no state here."""
     # `functools.wraps` copies the `__module__` of a function.
-    where = code.__module__ if isinstance(code, type) else code.__globals__.get("__name__")
-    return str(where).split(".")[0] in {"torch", "builtins", "numpy", "harness"}
+    module = code.__module__ if isinstance(code, type) else code.__globals__.get("__name__")
+    return str(module).split(".")[0] in {"torch", "builtins", "numpy", "harness"}
 
 
 def _is_full(cell: CellType) -> bool:
@@ -349,15 +349,15 @@ class _Freezer:
         module = cast("type[Any]", type(value)).__module__
         if not isinstance(value, nn.Module) and module.startswith("torch."):
             return kind
-        held = attributes(value)
+        state = attributes(value)
         if isinstance(value, Mapping):
             items = cast("Mapping[Any, Any]", value).items()
-            parts: Any = [each for item in items for each in item]
+            parts: Any = [part for item in items for part in item]
         elif isinstance(value, list | tuple | set | frozenset | deque):
             parts = cast("Any", value)
         else:
             parts = _reduce(value)
-        return kind, tuple(map(self.freeze, [*held.items(), *parts]))
+        return kind, tuple(map(self.freeze, [*state.items(), *parts]))
 
     def _freeze_tensor(self, tensor: Tensor) -> Any:
         try:
@@ -379,7 +379,9 @@ def _digest(array: np.ndarray) -> str:
 def _reduce(value: Any) -> Any:
     """What pickle keeps of an object, such as a generator or an iterator."""
     try:
-        made: Any = value.__reduce_ex__(4)
+        reduced: Any = value.__reduce_ex__(4)
     except Exception:  # of what cannot be pickled
         return ()
-    return (made,) if isinstance(made, str) else (*made[1:3], *(list(p or ()) for p in made[3:5]))
+    if isinstance(reduced, str):
+        return (reduced,)
+    return (*reduced[1:3], *(list(items or ()) for items in reduced[3:5]))

@@ -118,15 +118,15 @@ def _run_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> Insp
             outputs = run(x, targets)
         with _name_failure("loss", len(x)):
             total: Any = loss(outputs, unwrap(targets))
-        drawn = generators != state_of_generators(x.device)
+        draws = generators != state_of_generators(x.device)
     if not torch.is_tensor(total) or total.dim() != 0 or not total.is_floating_point():
-        told = _describe_shape(total)
-        raise UserError(f"loss: {told}; allowed: one number for a minibatch, a tensor of shape []")
+        shape = _describe_shape(total)
+        raise UserError(f"loss: {shape}; allowed: one number for a minibatch, a tensor of shape []")
     if not total.requires_grad:
         raise UserError("loss: does not depend on the model's parameters; nothing can be trained")
     if not _find_leaves(total) <= set(module.parameters()):
-        told = "depends on parameters that are not the model's, which would not be trained"
-        raise UserError(f"loss: {told}; allowed: registered parameters, with loss='model'")
+        mistake = "depends on parameters that are not the model's, which would not be trained"
+        raise UserError(f"loss: {mistake}; allowed: registered parameters, with loss='model'")
     with preserve_generators(), torch.enable_grad():
         for _ in range(FURTHER):
             run(x, targets)
@@ -135,7 +135,7 @@ def _run_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> Insp
         classes = find_classes(loss, outputs, unwrap(targets))
         axes = _find_axes(module, run, x, targets)
         reduction = _find_reduction(module, run, loss, x, targets, axes)
-    return Inspection(drawn, None, reduction, changing, axes, classes)
+    return Inspection(draws, None, reduction, changing, axes, classes)
 
 
 def _check_bound(
@@ -146,31 +146,31 @@ def _check_bound(
     Raises:
         UserError: it does, as its buffers are also part of something else, and workers' are not.
     """
-    found = list[Any]()
+    results = list[Any]()
     plain, bound = copy_module(module), copy_module(module)
     buffers = Buffers.from_module(bound, changing)
     buffers.bind(buffers.fresh(), 0)
-    for each in (plain, bound):
+    for variant in (plain, bound):
         with preserve_generators(), torch.no_grad():
-            outputs = [run(each), run(each)]
-        found.append([outputs, [each.get_buffer(name) for name in changing]])
-    if not are_equal(*found):
-        told = f"something else shares the memory of {' or '.join(map(repr, changing))}"
-        raise UserError(f"model: {told}, and not of a worker's own; allowed: the buffer itself")
+            outputs = [run(variant), run(variant)]
+        results.append([outputs, [variant.get_buffer(name) for name in changing]])
+    if not are_equal(*results):
+        mistake = f"something else shares the memory of {' or '.join(map(repr, changing))}"
+        raise UserError(f"model: {mistake}, and not of a worker's own; allowed: the buffer itself")
 
 
-def _scale(module: nn.Module, factor: float, more: float = 0.0) -> None:
+def _scale(module: nn.Module, factor: float, shift: float = 0.0) -> None:
     for parameter in trainable_parameters(module).values():
-        parameter.data.mul_(factor).add_(more)
+        parameter.data.mul_(factor).add_(shift)
 
 
 def _find_leaves(value: Tensor) -> set[Tensor]:
     """The tensors that a gradient of ``value`` would be accumulated in."""
-    leaves, seen, waiting = set[Tensor](), set[Any](), [cast(Any, value.grad_fn)]
+    leaves, visited, waiting = set[Tensor](), set[Any](), [cast(Any, value.grad_fn)]
     while waiting:
         step = waiting.pop()
-        if step is not None and step not in seen:
-            seen.add(step)
+        if step is not None and step not in visited:
+            visited.add(step)
             if (variable := getattr(step, "variable", None)) is not None:
                 leaves.add(variable)
             waiting += [following for following, _ in step.next_functions]
@@ -206,12 +206,12 @@ def try_metrics(
             outputs = call.run_on_copies(copy_module(module).eval(), x, targets)
         for name, metric in metrics.items():
             with _name_failure(data or f"metric: {name}", len(x), ""):
-                found: Any = metric(outputs, unwrap(targets))
+                score: Any = metric(outputs, unwrap(targets))
             try:
-                float(found)
+                float(score)
             except (TypeError, ValueError, RuntimeError) as error:
-                told = f"{name}: {_describe_shape(found)}; allowed: one number for a set"
-                raise UserError(f"metric: {told}") from error
+                mistake = f"{name}: {_describe_shape(score)}; allowed: one number for a set"
+                raise UserError(f"metric: {mistake}") from error
 
 
 @contextmanager
@@ -242,19 +242,19 @@ def _find_axes(module: nn.Module, run: Run, x: Value, targets: Value) -> Axes | 
     Layers of torch are put into evaluation mode, as those that draw differ from call to call, and
     batch normalisation is to see a part at a time; all others too if there still is a draw.
     """
-    for each in module.modules():
-        each.training &= not type(each).__module__.startswith("torch.")
+    for submodule in module.modules():
+        submodule.training &= not type(submodule).__module__.startswith("torch.")
     cut, generators = min(2, len(x) // 2), state_of_generators(x.device)
     try:
-        whole = run(x, targets)
+        outputs = run(x, targets)
         if generators != state_of_generators(x.device):
             module.eval()
-            whole = run(x, targets)
+            outputs = run(x, targets)
         parts = [run(x[part], targets[part]) for part in (slice(cut), slice(cut, None))]
-        found = join_alike(parts, whole, torch.arange(len(x)), len(x))
+        joined = join_alike(parts, outputs, torch.arange(len(x)), len(x))
     except Exception:  # of a module for one size of minibatches
         return None
-    return found and found[1]
+    return joined and joined[1]
 
 
 def _find_reduction(
@@ -265,7 +265,7 @@ def _find_reduction(
     Raises:
         UserError: it is 0 for several models, and so both.
     """
-    xs, ys = (join(torch.cat, [each, each]) for each in (x, targets))
+    xs, ys = (join(torch.cat, [value, value]) for value in (x, targets))
     once = 0.0
     for change in ((1.0, 0.0), (-1.0, 0.0), (1.0, 1.0)):  # the last moves zeros, too
         _scale(module, *change)
@@ -279,8 +279,8 @@ def _find_reduction(
         except Exception:  # of what is for one size of minibatches
             return "mean"
     if once == 0.0:
-        told = f"0 on {format_count(len(x), 'example')} for each of several models"
-        raise UserError(f"loss: {told}, so neither a mean nor a sum; allowed: one that differs")
+        mistake = f"0 on {format_count(len(x), 'example')} for each of several models"
+        raise UserError(f"loss: {mistake}, so neither a mean nor a sum; allowed: one that differs")
     return "mean"
 
 
@@ -289,18 +289,18 @@ def is_batchable(module: nn.Module, loss: Loss, x: Value, targets: Value) -> boo
     # Two different rows, so that a module that mixes up replicas is found.
     model = flat(list(trainable_parameters(module).values()))
     stack = torch.stack([model, 0.9 * model])
-    xs, ys = (join(torch.stack, [each, each]) for each in (x, targets))
-    xs, ys = (map_tensors(lambda t: t.unsqueeze(1), each) for each in (xs, ys))
-    alone, both = torch.empty_like(stack), torch.empty_like(stack)
-    with warnings.catch_warnings(record=True) as said, torch.no_grad():
+    xs, ys = (join(torch.stack, [value, value]) for value in (x, targets))
+    xs, ys = (map_tensors(lambda t: t.unsqueeze(1), value) for value in (xs, ys))
+    alone, together = torch.empty_like(stack), torch.empty_like(stack)
+    with warnings.catch_warnings(record=True) as messages, torch.no_grad():
         warnings.simplefilter("always")
         try:
-            ModuleNetwork(module, loss, together=2).gradient(stack, xs, ys, both)
+            ModuleNetwork(module, loss, together=2).gradient(stack, xs, ys, together)
         except Exception:  # any operation that vmap does not support
             return False
-    if any(SLOW in str(warning.message) for warning in said):
+    if any(SLOW in str(warning.message) for warning in messages):
         return False
     with torch.no_grad():
         ModuleNetwork(module, loss).gradient(stack, xs, ys, alone)
-    apart = (both - alone).square().sum(), alone.square().sum()
+    apart = (together - alone).square().sum(), alone.square().sum()
     return bool(apart[0] <= APART**2 * apart[1])

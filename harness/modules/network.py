@@ -66,13 +66,13 @@ def own_loss(outputs: Any, targets: object) -> Tensor:
     """
     del targets  # the model got them as ``labels``
     if isinstance(outputs, Mapping):
-        found = cast("Mapping[str, Any]", outputs).get("loss")
+        loss = cast("Mapping[str, Any]", outputs).get("loss")
     else:
-        found = getattr(outputs, "loss", None)
-    if found is None:
-        told = f"a {type(cast('object', outputs)).__name__} without 'loss'"
-        raise UserError(f"loss: 'model': {told}; allowed: a function of outputs and targets")
-    return cast(Tensor, found)
+        loss = getattr(outputs, "loss", None)
+    if loss is None:
+        mistake = f"a {type(cast('object', outputs)).__name__} without 'loss'"
+        raise UserError(f"loss: 'model': {mistake}; allowed: a function of outputs and targets")
+    return cast(Tensor, loss)
 
 
 class Drawing(NamedTuple):
@@ -192,8 +192,8 @@ class ModuleNetwork(RuledNetwork):
 
     def part(self, ids: Sequence[int]) -> ModuleNetwork:
         """See `harness.networks.contract.RuledNetwork`."""
-        reduced, whole = copy.copy(self), self.parameters
-        names, shapes = tuple(whole.names[k] for k in ids), tuple(whole.shapes[k] for k in ids)
+        reduced, layout = copy.copy(self), self.parameters
+        names, shapes = tuple(layout.names[k] for k in ids), tuple(layout.shapes[k] for k in ids)
         reduced.parameters, reduced.sizes = Parameters(names, shapes), [self.sizes[k] for k in ids]
         reduced._matrices = [self._matrices[k] for k in ids]
         return reduced
@@ -204,8 +204,8 @@ class ModuleNetwork(RuledNetwork):
         """The gradient of `gradient`, before clipping and decay."""
         if isinstance(x, Drawing):
             return self._one_by_one(stack, x.x, targets, out, x.keys)
-        few = self.together is None or len(stack) < self.together
-        if few or self.rules.accumulate > 1 or not self._is_batchable():
+        is_apart = self.together is None or len(stack) < self.together
+        if is_apart or self.rules.accumulate > 1 or not self._is_batchable():
             return self._one_by_one(stack, x, targets, out, [None] * len(stack))
         if self._unused_at_once is None:  # the same in every step, as `vmap` allows no branches
             self._one(0, stack, x, targets, out, None)
@@ -242,15 +242,14 @@ class ModuleNetwork(RuledNetwork):
         """Each layer of `layers`, with the indices of its weight and bias in `_trained`."""
         places, modules = {id(p): i for i, p in enumerate(self._trained)}, [*self.module.modules()]
         owned = Counter(id(p) for m in modules for p in m.parameters(recurse=False))
-        found: list[tuple[LayerHook, list[int]]] = []
+        layers: list[tuple[LayerHook, list[int]]] = []
         for module in filter(is_affine, modules):
-            own = dict(module.named_parameters(recurse=False))
-            known = "weight" in own and all(id(p) in places for p in own.values())
-            if known and all(owned[id(p)] == 1 for p in own.values()):
-                found.append(
-                    (LayerHook(cast("Affine", module)), [places[id(p)] for p in own.values()])
-                )
-        return found
+            parameters = dict(module.named_parameters(recurse=False))
+            ids = [id(parameter) for parameter in parameters.values()]
+            is_alone = all(key in places and owned[key] == 1 for key in ids)
+            if is_alone and "weight" in parameters:
+                layers.append((LayerHook(cast("Affine", module)), [places[key] for key in ids]))
+        return layers
 
     def watch_gradient(
         self,
@@ -296,13 +295,13 @@ class ModuleNetwork(RuledNetwork):
     def bind_parameters(self, model: Tensor) -> nn.Module:
         """The module with its parameters as views of ``model [P]``, without a copy."""
         # A worker's row is the same at each step: views of small ones are kept.
-        views = self._views.get(where := model.data_ptr())
+        views = self._views.get(address := model.data_ptr())
         if views is None:
             views = self.parameters.views(model)
             if model.numel() <= SMALL:
                 if len(self._views) == ROWS:
                     self._views.clear()
-                self._views[where] = views  # which keep the memory at this address
+                self._views[address] = views  # which keep the memory at this address
         for parameter, view in zip(self._trained, views, strict=True):
             parameter.data = view
         return self.module
@@ -336,8 +335,8 @@ class ModuleNetwork(RuledNetwork):
             return self.call.run(module, x, targets)
 
     def _loss_at(self, parts: Sequence[Tensor], x: Parts, targets: Parts) -> Tensor:
-        named = dict(zip(self.parameters.names, parts, strict=True))
-        outputs = functional_call(self.module, named, *self.call.arguments(x, targets))
+        parameters = dict(zip(self.parameters.names, parts, strict=True))
+        outputs = functional_call(self.module, parameters, *self.call.arguments(x, targets))
         return self.loss(outputs, targets)
 
     def _one_by_one(
@@ -375,10 +374,10 @@ class ModuleNetwork(RuledNetwork):
     def _take_gradients(self) -> list[Tensor]:
         """Remove and return the flat gradients of a backward pass; zeros for unused parameters."""
         self.unused.append([k for k, p in enumerate(self._trained) if p.grad is None])
-        found = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained]
         for parameter in self._trained:
             parameter.grad = None
-        return [g.to_dense().flatten() if g.is_sparse else g.flatten() for g in found]
+        return [g.to_dense().flatten() if g.is_sparse else g.flatten() for g in gradients]
 
 
 _run_backward = cast(Callable[..., Any], cast(Any, torch.autograd.graph)._engine_run_backward)
@@ -407,16 +406,16 @@ class Parameters:
         Raises:
             UserError: there are none, they are of several precisions, or of eight bits.
         """
-        found = trainable_parameters(module)
-        kinds = {str(parameter.dtype) for parameter in found.values()}
+        trained = trainable_parameters(module)
+        kinds = {str(parameter.dtype) for parameter in trained.values()}
         if len(kinds) != 1:
-            told = f"parameters of {' and '.join(sorted(kinds))}; allowed: of one precision"
+            mistake = f"parameters of {' and '.join(sorted(kinds))}; allowed: of one precision"
             none = "no parameter requires a gradient; allowed: at least one"
-            raise UserError(f"model: {told if kinds else none}")
+            raise UserError(f"model: {mistake if kinds else none}")
         if kinds & TOO_NARROW:
-            told = "allowed: bfloat16, float16, float32 or float64, e.g. model.float()"
-            raise UserError(f"model: parameters of {kinds.pop()}; {told}")
-        return cls(tuple(found), tuple(tuple(p.shape) for p in found.values()))
+            mistake = "allowed: bfloat16, float16, float32 or float64, e.g. model.float()"
+            raise UserError(f"model: parameters of {kinds.pop()}; {mistake}")
+        return cls(tuple(trained), tuple(tuple(p.shape) for p in trained.values()))
 
     @property
     def count(self) -> int:
@@ -459,17 +458,17 @@ def copy_module(module: nn.Module) -> nn.Module:
     for name, parameter in module.named_parameters():
         hooks = parameter._backward_hooks, getattr(parameter, "_post_accumulate_grad_hooks", None)
         if any(hooks):
-            told = f"the parameter {name!r} has a hook, which copies and checkpoints do not keep"
-            raise UserError(f"model: {told}; allowed: the same in forward, or a parametrization")
+            mistake = f"the parameter {name!r} has a hook, which copies and checkpoints do not keep"
+            raise UserError(f"model: {mistake}; allowed: the same in forward, or a parametrization")
     # Tensors that are computed from others, such as a pruned weight, refuse to be copied.
-    held = [value for each in module.modules() for value in vars(each).values()]
-    computed = [t for t in held if isinstance(t, Tensor) and t.grad_fn is not None]
+    values = [value for submodule in module.modules() for value in vars(submodule).values()]
+    computed = [t for t in values if isinstance(t, Tensor) and t.grad_fn is not None]
     try:
         copied = copy.deepcopy(module, {id(t): t.detach().clone() for t in computed})
     except Exception as error:  # of whatever the user's module holds
-        told = f"cannot be copied ({describe_raised(error)})"
+        mistake = f"cannot be copied ({describe_raised(error)})"
         allowed = "allowed: what holds no lock, open file, generator or result of a computation"
-        raise UserError(f"model: {told}; {allowed}") from error
+        raise UserError(f"model: {mistake}; {allowed}") from error
     for old, new in zip(module.parameters(), copied.parameters(), strict=True):
         vars(new).update(vars(old))
     return copied
@@ -481,17 +480,17 @@ def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     Raises:
         UserError: one of them has no shape yet.
     """
-    found = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
     tensors = *module.named_parameters(), *module.named_buffers()
-    lazy = [name for name, each in tensors if nn.parameter.is_lazy(each)]
+    lazy = [name for name, tensor in tensors if nn.parameter.is_lazy(tensor)]
     if lazy:
         raise UserError(f"model: {lazy[0]!r} has no shape yet; allowed: a module that has run once")
-    return found
+    return trained
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:
     """Tensors flattened and concatenated in a new vector."""
-    return torch.cat([each.detach().flatten() for each in tensors])
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
 CPU = torch.device("cpu")

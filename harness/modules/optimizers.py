@@ -71,10 +71,11 @@ def optimizer_of(asked: Any, model: object = None) -> OptimizerChoice:
                 f"optimizer: {name} is a class; allowed: an object of it, e.g. {name}()"
             )
     allowed = f"; allowed: {_list_allowed()}"
-    if not callable(asked):
+    if not callable(cast(object, asked)):
         raise UserError(f"optimizer: {asked!r}{allowed}")
     end = f" when it was called with parameters{allowed}"
-    optimizer = call_function("optimizer", asked, [nn.Parameter(torch.zeros(1))], end=end)
+    maker = cast("Callable[..., Any]", asked)
+    optimizer = call_function("optimizer", maker, [nn.Parameter(torch.zeros(1))], end=end)
     if not isinstance(optimizer, Optimizer):
         raise UserError(f"optimizer: a function that gives {optimizer!r}{allowed}")
     is_partial = isinstance(asked, partial)
@@ -83,99 +84,99 @@ def optimizer_of(asked: Any, model: object = None) -> OptimizerChoice:
     return choice if has_rate and not isinstance(asked, type) else choice._replace(rate=None)
 
 
-def _find_trained(model: object, made: Optimizer) -> dict[str, nn.Parameter]:
+def _find_trained(model: object, optimizer: Optimizer) -> dict[str, nn.Parameter]:
     """The trained parameters of a module, if the optimizer has them; else none.
 
     Raises:
         UserError: it has only some of them.
     """
     trained = trainable_parameters(model) if isinstance(model, nn.Module) else {}
-    known = {id(each) for group in made.param_groups for each in group["params"]}
-    missing = [name for name, each in trained.items() if id(each) not in known]
+    ids = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    missing = [name for name, parameter in trained.items() if id(parameter) not in ids]
     if len(missing) == len(trained):
         return {}
     if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        told = f"lacks the model's {missing[0]!r}{more}; allowed: all that require a gradient"
-        raise UserError(f"optimizer: {told} (requires_grad_(False) excludes others)")
+        rest = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        mistake = f"lacks the model's {missing[0]!r}{rest}; allowed: all that require a gradient"
+        raise UserError(f"optimizer: {mistake} (requires_grad_(False) excludes others)")
     return trained
 
 
-def _convert(made: Optimizer, trained: Mapping[str, nn.Parameter]) -> OptimizerChoice:
+def _convert(optimizer: Optimizer, trained: Mapping[str, nn.Parameter]) -> OptimizerChoice:
     """Our optimizer with the settings of torch's.
 
     Args:
-        made: the optimizer.
+        optimizer: the optimizer.
         trained: its parameters by name; empty if they are not those of the user's module.
     """
-    kind = type(made)
+    kind = type(optimizer)
     if kind is NGSGD or kind.__name__ in OURS:
         _refuse(kind.__name__)
     if kind.__name__ not in LINEAR or getattr(torch.optim, kind.__name__) is not kind:
         _refuse(kind.__name__)
     # Adagrad's state is filled when it is made, with a count of 0.
-    if any(float(state.get("step", 1.0)) for state in made.state.values()):
+    if any(float(state.get("step", 1.0)) for state in optimizer.state.values()):
         raise UserError(
             "optimizer: has taken steps; allowed: a fresh one, as its state is not kept"
         )
-    if any(vars(made).get(f"_optimizer_step_{when}_hooks") for when in ("pre", "post")):
+    if any(vars(optimizer).get(f"_optimizer_step_{moment}_hooks") for moment in ("pre", "post")):
         raise UserError("optimizer: has hooks on its steps, which would not be called")
-    if any("initial_lr" in group for group in made.param_groups):
+    if any("initial_lr" in group for group in optimizer.param_groups):
         raise UserError("optimizer: has a scheduler; allowed: schedule=, a run's own")
-    groups = [{k: v for k, v in each.items() if k != "params"} for each in made.param_groups]
-    found = [_convert_group(made, each) for each in groups]
-    if all(each == groups[0] for each in groups):
-        return found[0]
+    groups = [{k: v for k, v in entry.items() if k != "params"} for entry in optimizer.param_groups]
+    choices = [_convert_group(optimizer, entry) for entry in groups]
+    if all(entry == groups[0] for entry in groups):
+        return choices[0]
     if not trained:
-        told = f"{len(groups)} groups of parameters, which are not those of the model"
-        raise UserError(f"optimizer: {told}; allowed: a module as model, and its parameters")
-    base = next((each.rate for each in found if each.rate), None)
+        mistake = f"{len(groups)} groups of parameters, which are not those of the model"
+        raise UserError(f"optimizer: {mistake}; allowed: a module as model, and its parameters")
+    base = next((entry.rate for entry in choices if entry.rate), None)
     if base is None:
         raise UserError("optimizer: all groups of parameters have lr=0; allowed: one above 0")
-    group_of = {id(p): n for n, each in enumerate(made.param_groups) for p in each["params"]}
-    own = tuple(
+    group_of = {id(p): n for n, entry in enumerate(optimizer.param_groups) for p in entry["params"]}
+    members = tuple(
         Group(
-            Momentum(0.0) if each.descent == PLAIN else cast(LocalOptimizer, each.descent),
-            (each.rate or 0.0) / base,
-            each.weight_decay,
+            Momentum(0.0) if entry.descent == PLAIN else cast(LocalOptimizer, entry.descent),
+            (entry.rate or 0.0) / base,
+            entry.weight_decay,
         )
-        for each in found
+        for entry in choices
     )
-    sizes = tuple(each.numel() for each in trained.values())
+    sizes = tuple(entry.numel() for entry in trained.values())
     return OptimizerChoice(
-        Grouped(own, sizes, tuple(group_of[id(p)] for p in trained.values())), base
+        Grouped(members, sizes, tuple(group_of[id(p)] for p in trained.values())), base
     )
 
 
-def _convert_group(made: Optimizer, group: Mapping[str, Any]) -> OptimizerChoice:
+def _convert_group(optimizer: Optimizer, group: Mapping[str, Any]) -> OptimizerChoice:
     """Our optimizer with the settings of one group of parameters."""
-    known = {name: value for name, value in group.items() if name in made.defaults}
-    rate, decay = float(known.pop("lr")), float(known.pop("weight_decay"))
-    if known.pop("maximize", False):
+    options = {name: value for name, value in group.items() if name in optimizer.defaults}
+    rate, decay = float(options.pop("lr")), float(options.pop("weight_decay"))
+    if options.pop("maximize", False):
         raise UserError("optimizer: maximize=True; allowed: False, with a loss of the other sign")
     for name in FLAGS:
-        known.pop(name, None)
-    descent, decay = _match(type(made).__name__, known, decay)
+        options.pop(name, None)
+    descent, decay = _match(type(optimizer).__name__, options, decay)
     return OptimizerChoice(descent, rate, decay)
 
 
-def _match(name: str, known: dict[str, Any], decay: float) -> tuple[Descent, float]:
+def _match(name: str, options: dict[str, Any], decay: float) -> tuple[Descent, float]:
     """The optimizer, and the weight decay that is added to the gradient."""
-    if name == "SGD" and not known["dampening"]:
-        momentum = float(known["momentum"])
-        found = Momentum(momentum, bool(known["nesterov"])) if momentum else PLAIN
-        return found, decay
-    beside = known.get("decoupled_weight_decay", name == "AdamW")
-    if name in ("Adam", "AdamW") and not known["amsgrad"]:
-        (beta1, beta2), epsilon = map(float, known["betas"]), float(known["eps"])
+    if name == "SGD" and not options["dampening"]:
+        momentum = float(options["momentum"])
+        descent = Momentum(momentum, bool(options["nesterov"])) if momentum else PLAIN
+        return descent, decay
+    beside = options.get("decoupled_weight_decay", name == "AdamW")
+    if name in ("Adam", "AdamW") and not options["amsgrad"]:
+        (beta1, beta2), epsilon = map(float, options["betas"]), float(options["eps"])
         if beside:
             return AdamW(beta1, beta2, epsilon, decay), 0.0
         return Adam(beta1, beta2, epsilon), decay
     # AdamW's groups have a setting that its constructor does not take.
     accepted = signature(getattr(torch.optim, name)).parameters
-    known = {setting: value for setting, value in known.items() if setting in accepted}
-    told = json.dumps({**known, "weight_decay": decay}, sort_keys=True)
-    return TorchOptimizer(name, told), 0.0
+    options = {setting: value for setting, value in options.items() if setting in accepted}
+    text = json.dumps({**options, "weight_decay": decay}, sort_keys=True)
+    return TorchOptimizer(name, text), 0.0
 
 
 def _refuse(name: str) -> None:
@@ -188,5 +189,5 @@ def _refuse(name: str) -> None:
 
 
 def _list_allowed() -> str:
-    named = ", ".join(f"'{name}'" for name in OPTIMIZERS)
-    return f"{named}; torch.optim's {', '.join(LINEAR)}; a lagbench.LocalOptimizer"
+    names = ", ".join(f"'{name}'" for name in OPTIMIZERS)
+    return f"{names}; torch.optim's {', '.join(LINEAR)}; a lagbench.LocalOptimizer"

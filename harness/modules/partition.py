@@ -73,8 +73,8 @@ class Dirichlet:
             shares = self._draw(labels, workers, random)
             if min(map(len, shares)) >= least:
                 return shares
-        told = f"{DRAWS} draws with alpha {self.alpha:g} each leave one of {workers} workers"
-        raise UserError(f"partition: {told} fewer than {least} examples; allowed: a larger alpha")
+        draws = f"{DRAWS} draws with alpha {self.alpha:g} each leave one of {workers} workers"
+        raise UserError(f"partition: {draws} fewer than {least} examples; allowed: a larger alpha")
 
     def _draw(
         self, labels: np.ndarray, workers: int, random: np.random.Generator
@@ -84,9 +84,9 @@ class Dirichlet:
             rows = random.permutation(np.flatnonzero(labels == label))
             share = random.dirichlet(np.full(workers, self.alpha))
             ends = np.rint(np.cumsum(share)[:-1] * len(rows)).astype(np.int64)
-            for own, some in zip(parts, np.split(rows, ends), strict=True):
-                own.append(some)
-        return [np.concatenate(own) for own in parts]
+            for part, piece in zip(parts, np.split(rows, ends), strict=True):
+                part.append(piece)
+        return [np.concatenate(part) for part in parts]
 
 
 def dirichlet(alpha: Any) -> Dirichlet:
@@ -122,13 +122,13 @@ def partition_of(asked: Any) -> Partitioning | None:
         if asked in (IID, "by_label"):
             return None if asked == IID else by_label
         if name == "dirichlet" and not alpha:
-            told = "without a concentration; allowed: with one, e.g. 'dirichlet:0.5'"
-            raise UserError(f"partition: {asked!r} {told}")
+            mistake = "without a concentration; allowed: with one, e.g. 'dirichlet:0.5'"
+            raise UserError(f"partition: {asked!r} {mistake}")
         if name == "dirichlet":
             return dirichlet(_number(alpha))
     elif asked is dirichlet or asked is Dirichlet:
-        told = "without a concentration; allowed: with one, e.g. lagbench.dirichlet(0.5)"
-        raise UserError(f"partition: lagbench.dirichlet {told}")
+        mistake = "without a concentration; allowed: with one, e.g. lagbench.dirichlet(0.5)"
+        raise UserError(f"partition: lagbench.dirichlet {mistake}")
     elif callable(asked) and not isinstance(asked, type):
         return None if asked is None else cast(Partitioning, asked)
     raise UserError(f"partition: {asked!r}; allowed: {ALLOWED}")
@@ -178,8 +178,8 @@ def split_rows(
         raise UserError(f"partition: {name} gives {len(shares)} shares; {allowed}")
     for worker, rows in enumerate(shares):
         if rows.ndim != 1 or not len(rows):
-            told = f"worker {worker} a share of shape {list(rows.shape)}"
-            raise UserError(f"partition: {name} gives {told}; {allowed}")
+            mistake = f"worker {worker} a share of shape {list(rows.shape)}"
+            raise UserError(f"partition: {name} gives {mistake}; {allowed}")
     every = np.concatenate(shares)
     if every.min() < 0 or every.max() >= examples:
         wrong = int(every[(every < 0) | (every >= examples)][0])
@@ -204,31 +204,31 @@ def measure_skew(shares: Sequence[np.ndarray], targets: Any) -> Mapping[str, flo
         ``1/2 sum_c |p_w(c) - p(c)|`` between the class frequencies of its share and of all data.
     """
     sizes = [len(rows) for rows in shares]
-    found = {"smallest_share": float(min(sizes)), "largest_share": float(max(sizes))}
+    figures = {"smallest_share": float(min(sizes)), "largest_share": float(max(sizes))}
     labels = _class_numbers(targets)
     if labels is None:
-        return found
+        return figures
     _, label = np.unique(labels, return_inverse=True)
     classes = int(label.max()) + 1
-    whole = np.bincount(label, minlength=classes) / len(label)
-    own = [np.bincount(label[rows], minlength=classes) / len(rows) for rows in shares]
-    distances = [0.5 * float(np.abs(each - whole).sum()) for each in own]
-    return {**found, "label_skew": sum(distances) / len(distances)}
+    overall = np.bincount(label, minlength=classes) / len(label)
+    frequencies = [np.bincount(label[rows], minlength=classes) / len(rows) for rows in shares]
+    distances = [0.5 * float(np.abs(frequency - overall).sum()) for frequency in frequencies]
+    return {**figures, "label_skew": sum(distances) / len(distances)}
 
 
 def _labels(targets: Any, what: str) -> np.ndarray:
-    found = _class_numbers(targets)
-    if found is None:
+    labels = _class_numbers(targets)
+    if labels is None:
         tensor = isinstance(targets, torch.Tensor)
-        given = f"{targets.dtype} {list(targets.shape)}" if tensor else type(targets).__name__
-        told = f"{what} needs targets that are class numbers, [N]; found {given}"
-        raise UserError(f"partition: {told}; allowed: 'iid', or a function")
-    return found
+        kind = f"{targets.dtype} {list(targets.shape)}" if tensor else type(targets).__name__
+        mistake = f"{what} needs targets that are class numbers, [N]; found {kind}"
+        raise UserError(f"partition: {mistake}; allowed: 'iid', or a function")
+    return labels
 
 
 def _class_numbers(targets: Any) -> np.ndarray | None:
     """Targets as class numbers ``[N]``; None where they are something else."""
     if not isinstance(targets, torch.Tensor | np.ndarray):
         return None
-    found = cast(Any, targets.cpu().numpy() if isinstance(targets, torch.Tensor) else targets)
-    return found if found.ndim == 1 and found.dtype.kind in "iub" else None
+    array = cast(Any, targets.cpu().numpy() if isinstance(targets, torch.Tensor) else targets)
+    return array if array.ndim == 1 and array.dtype.kind in "iub" else None

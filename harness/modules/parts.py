@@ -115,17 +115,18 @@ class ModuleParts(HasIdentity):
                 trained.
         """
         with self.name_keys():
-            made = self.model if isinstance(self.model, nn.Module) else self._make(self.model, seed)
-            Parameters.from_module(made)
-        return made
+            model = self.model
+            module = model if isinstance(model, nn.Module) else self._make(model, seed)
+            Parameters.from_module(module)
+        return module
 
     def _make(self, model: Callable[[], Any], seed: int) -> nn.Module:
         with use_seed(stream_key(seed, "initialise") >> 65):
-            made = call_function("model", model, name=self.called)
-        if not isinstance(made, nn.Module):
-            told = f"gives a {type(made).__name__}"
-            raise UserError(f"model: {told}; allowed: a torch.nn.Module, or what makes one")
-        return made
+            module = call_function("model", model, name=self.called)
+        if not isinstance(module, nn.Module):
+            mistake = f"gives a {type(module).__name__}"
+            raise UserError(f"model: {mistake}; allowed: a torch.nn.Module, or what makes one")
+        return module
 
     def name_keys(self) -> AbstractContextManager[None]:
         """A context in which errors name the run file, if the problem is from one."""
@@ -169,33 +170,33 @@ class ModuleParts(HasIdentity):
 
     def _inspect(self, minibatch: int, device: str) -> Inspection:
         module, floats = self.module(0), self.initial(0).dtype
-        some = self.train.spread(minibatch)[:minibatch].to(device, floats)
+        batch = self.train.spread(minibatch)[:minibatch].to(device, floats)
         scored = self.train.spread(TRIED)[:TRIED].to(device, floats)
         with self.name_keys():
-            found = inspect_module(_to_device(module, device), self.loss, some.x, some.y)
+            inspection = inspect_module(_to_device(module, device), self.loss, batch.x, batch.y)
             call = Call.from_module(module, needs_labels=self.loss is own_loss)
             try_metrics(_to_device(module, device), self.metrics, scored.x, scored.y, call)
-            for name, held in {"dev": self.dev, "test": self.test}.items():
-                if held is not None and _looks_else(held, self.train):
-                    first = held.spread(TRIED).to(device, floats)
-                    both = {"loss": self.loss, **self.metrics}
-                    parts = _to_device(module, device), both, first.x, first.y, call
-                    try_metrics(*parts, data=name)
+            for name, data in {"dev": self.dev, "test": self.test}.items():
+                if data is not None and _looks_else(data, self.train):
+                    rows = data.spread(TRIED).to(device, floats)
+                    functions = {"loss": self.loss, **self.metrics}
+                    copied = _to_device(module, device)
+                    try_metrics(copied, functions, rows.x, rows.y, call, data=name)
             metrics = {f"metric: {name}": metric for name, metric in self.metrics.items()}
-            held = {"model": _to_device(module, device), "loss": self.loss, **metrics}
-            varying = refuse_hidden_state(held, partial(_call_parts, call, some, scored))
+            parts = {"model": _to_device(module, device), "loss": self.loss, **metrics}
+            varying = refuse_hidden_state(parts, partial(_call_parts, call, batch, scored))
         if not isinstance(self.model, nn.Module):
             varying |= find_made(self.model, module, partial(self._make, self.model, 0))
         for name in sorted(varying - VARYING):
             LOG.info(f"{name}: calls change it, so its value is no part of a run's identity")
         self._varying |= varying
-        return found
+        return inspection
 
     def _is_batchable(self, minibatch: int, device: str) -> bool:
         """Whether replicas can be computed at once, found out once for each size and device."""
         if (minibatch, device) not in self._batchable:
-            some = self.train[:minibatch].to(device, self.initial(0).dtype)
-            parts = _to_device(self.module(0), device), self.loss, some.x, some.y
+            examples = self.train[:minibatch].to(device, self.initial(0).dtype)
+            parts = _to_device(self.module(0), device), self.loss, examples.x, examples.y
             self._batchable[minibatch, device] = is_batchable(*parts)
         return self._batchable[minibatch, device]
 
@@ -203,15 +204,15 @@ class ModuleParts(HasIdentity):
         self, seed: int, minibatch: int, device: str, rules: GradientRules = NO_RULES
     ) -> ModuleNetwork:
         """The network that algorithms compute gradients with."""
-        found = self.inspect(minibatch, device)
+        inspection = self.inspect(minibatch, device)
         return ModuleNetwork(
             self.module(seed),
             self.loss,
-            together=None if self.autocast else found.together,
+            together=None if self.autocast else inspection.together,
             is_batchable=lambda: self._is_batchable(minibatch, device),
-            reduction=found.reduction,
-            axes=found.axes,
-            changing=found.changing,
+            reduction=inspection.reduction,
+            axes=inspection.axes,
+            changing=inspection.changing,
             rules=rules,
             autocast=self.autocast,
             device=device,
@@ -269,7 +270,7 @@ def read_autocast(asked: object) -> torch.dtype | None:
 
 
 def _call_parts(
-    call: Call, examples: Arrays, scored: Arrays, parts: Mapping[str, Any], other: bool
+    call: Call, examples: Arrays, scored: Arrays, parts: Mapping[str, Any], is_changed: bool
 ) -> None:
     """Call model, loss and metrics once, as training and evaluation do.
 
@@ -278,24 +279,24 @@ def _call_parts(
         examples: a minibatch.
         scored: examples for the metrics.
         parts: the model, the loss and the metrics, changed.
-        other: whether to repeat half of the examples in place of the rest.
+        is_changed: whether to repeat half of the examples in place of the rest.
     """
-    some = examples
-    if other:  # each second one twice, as a metric may need examples of all classes
-        some, scored = (e.take(np.arange(len(e)) // 2 * 2) for e in (examples, scored))
+    if is_changed:  # each second one twice, as a metric may need examples of all classes
+        examples, scored = (e.take(np.arange(len(e)) // 2 * 2) for e in (examples, scored))
     module: nn.Module = parts["model"]
-    modes = [(each, each.training) for each in module.modules()]
+    modes = [(submodule, submodule.training) for submodule in module.modules()]
     with preserve_generators(), torch.enable_grad():
-        if other:
+        if is_changed:
             seed_generators(0)
-        parts["loss"](call.run_on_copies(module, some.x, some.y), unwrap(some.y)).backward()
+        outputs = call.run_on_copies(module, examples.x, examples.y)
+        parts["loss"](outputs, unwrap(examples.y)).backward()
     module.zero_grad()
     with preserve_generators(), torch.no_grad():
         outputs = call.run_on_copies(module.eval(), scored.x, scored.y)
         for metric in list(parts.values())[2:]:
             metric(outputs, unwrap(scored.y))
-    for each, mode in modes:
-        each.training = mode
+    for submodule, mode in modes:
+        submodule.training = mode
 
 
 def _to_device(module: nn.Module, device: str) -> nn.Module:
@@ -379,14 +380,14 @@ class Arrays:
 
     def split(self, share: float, seed: int = 0) -> tuple[Arrays, Arrays]:
         """Split at random; the second part has about ``share``, and at least one example."""
-        drawn = stream(seed, "development").permutation(len(self))
-        held = max(1, round(share * len(self)))
-        return self.take(np.sort(drawn[held:])), self.take(np.sort(drawn[:held]))
+        order = stream(seed, "development").permutation(len(self))
+        count = max(1, round(share * len(self)))
+        return self.take(np.sort(order[count:])), self.take(np.sort(order[:count]))
 
 
-def _looks_else(one: Arrays, other: Arrays) -> bool:
+def _looks_else(data: Arrays, other: Arrays) -> bool:
     """Whether examples of two data sets differ in shape or type."""
-    shapes = [[(t.shape[1:], t.dtype) for t in each.tensors()] for each in (one, other)]
+    shapes = [[(t.shape[1:], t.dtype) for t in arrays.tensors()] for arrays in (data, other)]
     return shapes[0] != shapes[1]
 
 

@@ -83,13 +83,13 @@ def with_decay(part: Any, weight_decay: float) -> Any:
     """
     if not weight_decay or not is_dataclass(part):
         return part
-    own = {entry.name: getattr(part, entry.name) for entry in fields(part)}
-    inner = {name: with_decay(value, weight_decay) for name, value in own.items()}
-    changed = {name: value for name, value in inner.items() if value is not own[name]}
+    values = {entry.name: getattr(part, entry.name) for entry in fields(part)}
+    inner = {name: with_decay(value, weight_decay) for name, value in values.items()}
+    changed = {name: value for name, value in inner.items() if value is not values[name]}
     if isinstance(part, AdamW | Muon):
         if part.decay not in (0.0, weight_decay):
-            told = f"{type(part).__name__} has a decay of {part.decay:g}"
-            raise UserError(f"weight_decay: {weight_decay:g}; {told}; allowed: one of them")
+            mistake = f"{type(part).__name__} has a decay of {part.decay:g}"
+            raise UserError(f"weight_decay: {weight_decay:g}; {mistake}; allowed: one of them")
         changed["decay"] = weight_decay
     return cast(Any, replace)(part, **changed) if changed else part
 
@@ -116,18 +116,19 @@ def schedule_of(asked: Any, rate: float) -> Schedule:
         check_settings_class("schedule", asked)
         return cast(Any, replace)(asked, rate=rate)
     if (name := _scheduler_of_torch(asked)) is not None:
-        told = f"torch's {name} counts the steps of one optimizer; allowed: {ALLOWED}"
-        raise UserError(f"schedule: {told} of the share of training done")
+        mistake = f"torch's {name} counts the steps of one optimizer; allowed: {ALLOWED}"
+        raise UserError(f"schedule: {mistake} of the share of training done")
     if not callable(asked):
         raise UserError(f"schedule: {asked!r}; allowed: {ALLOWED} of the share of training done")
-    made = _call(asked, 0.5)  # a rate as well as a share
-    if isinstance(made, Schedule):
-        made = _call(asked, rate)
-        check_settings_class("schedule", made)
-        return made
-    if not is_finite(made):
-        shown = type(made).__name__ if not isinstance(made, int | float | str | None) else made
-        raise UserError(f"schedule: {name_function(asked)} gives {shown!r}; allowed: {ALLOWED}")
+    schedule = _call(asked, 0.5)  # a rate as well as a share
+    if isinstance(schedule, Schedule):
+        schedule = _call(asked, rate)
+        check_settings_class("schedule", schedule)
+        return schedule
+    if not is_finite(schedule):
+        is_plain = isinstance(schedule, int | float | str | None)
+        value = schedule if is_plain else type(schedule).__name__
+        raise UserError(f"schedule: {name_function(asked)} gives {value!r}; allowed: {ALLOWED}")
     return FunctionSchedule(rate, cast("Callable[[float], float]", asked))
 
 
@@ -146,16 +147,16 @@ def check_share(asked: Any) -> None:
     if not callable(asked) or isinstance(asked, Schedule | type):
         return
     try:
-        first = next(iter(signature(cast("Callable[..., Any]", asked)).parameters), "")
+        argument = next(iter(signature(cast("Callable[..., Any]", asked)).parameters), "")
     except (TypeError, ValueError):  # a function of C
         return
-    if first in STEPS:
-        told = f"a function of {first!r} is called with the share of training done, in [0, 1)"
-        raise UserError(f"schedule: {told}; allowed: one of the share, or {ALLOWED}")
+    if argument in STEPS:
+        mistake = f"a function of {argument!r} is called with the share of training done, in [0, 1)"
+        raise UserError(f"schedule: {mistake}; allowed: one of the share, or {ALLOWED}")
 
 
 def _scheduler_of_torch(asked: Any) -> str | None:
     """Name of the class of a learning-rate scheduler of torch, of its class, or of a partial."""
-    made = cast("partial[Any]", asked).func if isinstance(asked, partial) else asked
-    kind = made if isinstance(made, type) else type(made)
+    maker = cast("partial[Any]", asked).func if isinstance(asked, partial) else asked
+    kind = maker if isinstance(maker, type) else type(maker)
     return kind.__name__ if issubclass(kind, torch.optim.lr_scheduler.LRScheduler) else None

@@ -131,8 +131,8 @@ def check_module(table: ModuleTable) -> None:
     """
     model, loss = table.model, table.loss
     if not callable(model):
-        told = "allowed: a torch.nn.Module, or a function that makes one"
-        raise UserError(f"model: {type(model).__name__}; {told}")
+        advice = "allowed: a torch.nn.Module, or a function that makes one"
+        raise UserError(f"model: {type(model).__name__}; {advice}")
     if isinstance(loss, type):
         name = loss.__name__
         raise UserError(f"loss: {name} is a class; allowed: an object of it, e.g. {name}()")
@@ -140,5 +140,5 @@ def check_module(table: ModuleTable) -> None:
     if has_parameters and not isinstance(model, nn.Module):
         raise UserError("model, loss: the loss is a module; allowed: the model comes first")
     if not (callable(loss) or loss == OWN_LOSS):
-        told = "allowed: a function, or 'model' for its own"
-        raise UserError(f"loss: a {type(loss).__name__}; {told}")
+        advice = "allowed: a function, or 'model' for its own"
+        raise UserError(f"loss: a {type(loss).__name__}; {advice}")

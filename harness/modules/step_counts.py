@@ -78,42 +78,42 @@ class StepCounter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """See `torch.utils._python_dispatch.TorchDispatchMode`."""
         kwargs = kwargs or {}
-        found = func(*args, **kwargs)
+        results = func(*args, **kwargs)
         operators, moved, flops = self.counts
         packet = func.overloadpacket
         formula: Any = flop_registry.get(packet) or ON_CPU.get(packet)
         if formula is not None:
-            flops += formula(*args, **kwargs, out_val=found)
-        if _is_launched(func, args, kwargs, found):
-            operators, moved = operators + 1, moved + _count_bytes(func, args, kwargs, found)
+            flops += formula(*args, **kwargs, out_val=results)
+        if _is_launched(func, args, kwargs, results):
+            operators, moved = operators + 1, moved + _count_bytes(func, args, kwargs, results)
         self.counts = Counts(operators, moved, flops)
-        return found
+        return results
 
 
-def _is_launched(func: Any, args: Any, kwargs: Any, found: Any) -> bool:
+def _is_launched(func: Any, args: Any, kwargs: Any, results: Any) -> bool:
     """Whether an operator computes anything; no view and no allocation does."""
     if func.is_view or func._opname.startswith(ALLOCATIONS):
         return False
     if func._schema.is_mutable:
         return True
-    held = {tensor.untyped_storage().data_ptr() for tensor in _tensors((args, kwargs))}
-    return any(tensor.untyped_storage().data_ptr() not in held for tensor in _tensors(found))
+    addresses = {tensor.untyped_storage().data_ptr() for tensor in _tensors((args, kwargs))}
+    return any(tensor.untyped_storage().data_ptr() not in addresses for tensor in _tensors(results))
 
 
-def _count_bytes(func: Any, args: Any, kwargs: Any, found: Any) -> int:
+def _count_bytes(func: Any, args: Any, kwargs: Any, results: Any) -> int:
     """Bytes that an operator reads and writes."""
-    read, written = list[Tensor](), list[Tensor]()
+    operands, written = list[Tensor](), list[Tensor]()
     for place, argument in enumerate(func._schema.arguments):
-        given = list(_tensors(args[place] if place < len(args) else kwargs.get(argument.name)))
+        tensors = list(_tensors(args[place] if place < len(args) else kwargs.get(argument.name)))
         is_written = argument.alias_info is not None and argument.alias_info.is_write
-        written += given if is_written else []
+        written += tensors if is_written else []
         if place == 0 and func._opname in PICKING:
-            read += _tensors(found)
+            operands += _tensors(results)
         elif not argument.is_out and not (place == 0 and func._opname in UNREAD):
-            read += given
-    held = {tensor.data_ptr() for tensor in written}
-    written += [tensor for tensor in _tensors(found) if tensor.data_ptr() not in held]
-    return sum(map(_size, [*read, *written]))
+            operands += tensors
+    addresses = {tensor.data_ptr() for tensor in written}
+    written += [tensor for tensor in _tensors(results) if tensor.data_ptr() not in addresses]
+    return sum(map(_size, [*operands, *written]))
 
 
 def _size(tensor: Tensor) -> int:

@@ -62,8 +62,8 @@ class StepConfig(Configuration):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values for the identity, including the processor's name."""
         self.problem.inspect(self.minibatch, self.device)  # finds what identifies it
-        known = self.problem.to_identity()
-        step = {key: known[key] for key in ("model", "loss", "autocast") if key in known}
+        identity = self.problem.to_identity()
+        step = {key: identity[key] for key in ("model", "loss", "autocast") if key in identity}
         size = {"minibatch": self.minibatch, "device": self.device}
         return {"is": "StepConfig", **step, **size, "machine": machine(self.device)}
 
@@ -200,8 +200,8 @@ def describe_doubts(machine: Cluster, work: Workload) -> Iterator[str]:
     """A line for each device that lacks a rate, or whose step is shorter than a launch can be."""
     for name, device in machine.devices.items():
         if work.moved_bytes and device.memory_bytes_per_s is None:
-            told = "has no memory_bytes_per_s; the memory traffic of a step takes no time on it"
-            yield f"devices.{name}: {told}"
+            doubt = "has no memory_bytes_per_s; the memory traffic of a step takes no time on it"
+            yield f"devices.{name}: {doubt}"
         seconds = device.minibatch_s(work)
         if device.is_too_quick(work):
             least = f"{1e6 * LEAST_STEP_S:.0f} µs or more, and launch_s is 0"
@@ -220,25 +220,25 @@ def check_charge(table: ModuleTable, machine: Cluster) -> None:
     """
     charged, step_s = table.charge_for, table.step_seconds
     if charged == "cluster" and machine.workload is None:
-        told = f"cluster {machine.name!r} has no [workload]"
-        raise UserError(f"charge_for: 'cluster'; {told}; allowed: a module or a Workload")
+        reason = f"cluster {machine.name!r} has no [workload]"
+        raise UserError(f"charge_for: 'cluster'; {reason}; allowed: a module or a Workload")
     if not isinstance(charged, nn.Module | Workload | None) and charged != "cluster":
-        told = "allowed: a torch.nn.Module, a Workload, or 'cluster'"
-        raise UserError(f"charge_for: {charged!r}; {told}")
+        reason = "allowed: a torch.nn.Module, a Workload, or 'cluster'"
+        raise UserError(f"charge_for: {charged!r}; {reason}")
     if step_s not in ("measure", "count") and not (is_finite(step_s) and step_s >= 0.0):
-        told = "allowed: 'measure', 'count' or seconds, from 0"
-        raise UserError(f"step_seconds: {step_s!r}; {told}")
+        reason = "allowed: 'measure', 'count' or seconds, from 0"
+        raise UserError(f"step_seconds: {step_s!r}; {reason}")
     figures = find_changed(table, "parameter_bytes", "flops_per_example", "step_seconds")
     if figures and isinstance(charged, Workload | str):
-        told = "allowed: without charge_for, which says it already"
-        raise UserError(f"{figures[0]}: {getattr(table, figures[0])!r}; {told}")
+        reason = "allowed: without charge_for, which says it already"
+        raise UserError(f"{figures[0]}: {getattr(table, figures[0])!r}; {reason}")
     if table.flops_per_example is None:
         return
     if "step_seconds" in figures:
         raise UserError(f"step_seconds: {step_s!r}; allowed: without flops_per_example")
     if all(device.achieved_flops_per_s is None for device in machine.devices.values()):
-        told = f"no device of cluster {machine.name!r} has achieved_flops_per_s"
-        raise UserError(f"flops_per_example: {told}; allowed: step_seconds")
+        reason = f"no device of cluster {machine.name!r} has achieved_flops_per_s"
+        raise UserError(f"flops_per_example: {reason}; allowed: step_seconds")
 
 
 def count_step(problem: ModuleParts, minibatch: int) -> Counts:
@@ -257,8 +257,8 @@ def machine(device: str) -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.machine())
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
 
 
 def _step(config: StepConfig) -> Callable[[], object]:
@@ -267,8 +267,8 @@ def _step(config: StepConfig) -> Callable[[], object]:
     network = problem.network(0, size, config.device)
     model = problem.initial(0).to(config.device)
     module = network.bind_parameters(model)
-    some = problem.train[:size].to(config.device, model.dtype)
-    return _training_step(module, lambda: network.loss_of(module, some.x, some.y))
+    examples = problem.train[:size].to(config.device, model.dtype)
+    return _training_step(module, lambda: network.loss_of(module, examples.x, examples.y))
 
 
 def _training_step(module: nn.Module, loss: Callable[[], Tensor]) -> Callable[[], object]:
@@ -315,9 +315,9 @@ def _measure_seconds(work: Callable[[], object], device: str) -> float:
         work()
     seconds: list[float] = []
     while len(seconds) < LEAST or sum(seconds) < LONGEST_S:
-        begun = clock()
+        start = clock()
         work()
         if device == "cuda":
             torch.cuda.synchronize()
-        seconds.append(clock() - begun)
+        seconds.append(clock() - start)
     return median(seconds)

@@ -120,11 +120,12 @@ class Module(GradientRules, Task):
         """See `Task`; module, loss and data are those of the run file."""
         task = cast(Any, named).task if isinstance(named, Experiment) else None
         if not isinstance(task, Module):
-            told = "its module, loss and data are code; allowed: with the run file that names them"
-            raise UserError(f"{run.dir}: {told}, as lagbench replay {run.dir} run.toml")
+            advice = "allowed: with the run file that names them"
+            mistake = f"its module, loss and data are code; {advice}"
+            raise UserError(f"{run.dir}: {mistake}, as lagbench replay {run.dir} run.toml")
         restored = build(cls, own | {"problem": task.problem}, where)
-        whole = task.work.parameter_bytes  # of which the run has what its algorithm sends
-        return replace(restored, work=replace(restored.work, parameter_bytes=whole))
+        size = task.work.parameter_bytes  # of which the run has what its algorithm sends
+        return replace(restored, work=replace(restored.work, parameter_bytes=size))
 
     def open(
         self, experiment: Experiment[Module], store: Store | None = None, watch: Watch = ignore
@@ -149,8 +150,8 @@ class Module(GradientRules, Task):
             return
         inspection = self.inspect(experiment)
         if inspection.draws or inspection.changing:
-            what = "draws at random" if inspection.draws else "has running statistics"
-            raise UserError(f"schedule: no search for the rate of a module that {what}")
+            obstacle = "draws at random" if inspection.draws else "has running statistics"
+            raise UserError(f"schedule: no search for the rate of a module that {obstacle}")
         if self.problem.partition is not None:
             raise UserError("schedule: no search for the rate with a partition; allowed: 'iid'")
 
@@ -278,10 +279,10 @@ def problem_of(table: ModuleTable, called: str = "", place: str = "") -> ModuleP
         raise UserError(f"dev: {table.dev}; allowed: a share between 0 and 1, or data")
     test = None if table.test is None else arrays_of(table.test, "test")
     metrics = metrics_of(table.metric, train, table.loss)
-    first, meaning = next(iter(metrics), LOSS), (table.maximise, table.share)
-    if first in METRICS and not is_ours(metrics) and meaning == (None, None):
-        told = f"a function named {first!r}, as one of ours"
-        raise UserError(f"metric: {told}; allowed: another name, or maximise or share beside it")
+    name, meaning = next(iter(metrics), LOSS), (table.maximise, table.share)
+    if name in METRICS and not is_ours(metrics) and meaning == (None, None):
+        mistake = f"a function named {name!r}, as one of ours"
+        raise UserError(f"metric: {mistake}; allowed: another name, or maximise or share beside it")
     return ModuleParts(
         table.model,
         table.loss,
@@ -340,24 +341,24 @@ class Source:
     @cached_property
     def objects(self) -> ModuleTable:
         """The table with the objects of its names."""
-        asked = self.asked
-        metric, other = asked.metric, self._find_named("charge_for", asked.charge_for)
-        if asked.step_seconds == "measure":
+        table = self.asked
+        metric, workload = table.metric, self._find_named("charge_for", table.charge_for)
+        if table.step_seconds == "measure":
             raise UserError("step_seconds: 'measure'; allowed: 'count' or seconds, from 0")
-        if callable(other) and not isinstance(other, nn.Module):
-            other = call_function("charge_for", other, name=asked.charge_for)
+        if callable(workload) and not isinstance(workload, nn.Module):
+            workload = call_function("charge_for", workload, name=table.charge_for)
         if isinstance(metric, list | tuple):
             metric = [self._find_named("metric", name) for name in cast("list[Any]", metric)]
         return replace(
-            asked,
-            model=self.find("model", asked.model),
-            loss=asked.loss if asked.loss == OWN_LOSS else self.find("loss", asked.loss),
-            data=self.load("data", asked.data),
-            test=None if asked.test is None else self.load("test", asked.test),
-            dev=self.load("dev", asked.dev) if isinstance(asked.dev, str) else asked.dev,
+            table,
+            model=self.find("model", table.model),
+            loss=table.loss if table.loss == OWN_LOSS else self.find("loss", table.loss),
+            data=self.load("data", table.data),
+            test=None if table.test is None else self.load("test", table.test),
+            dev=self.load("dev", table.dev) if isinstance(table.dev, str) else table.dev,
             metric=self._find_named("metric", metric),
-            partition=self._find_named("partition", asked.partition),
-            charge_for=other,
+            partition=self._find_named("partition", table.partition),
+            charge_for=workload,
         )
 
     def _find_named(self, key: str, value: Any) -> Any:
@@ -454,30 +455,28 @@ class ModuleProblem(Problem):
     @cached_property
     def _evaluators(self) -> tuple[ModuleEvaluator, ModuleEvaluator, State]:
         """Those of all metrics and of the loss alone, and the state before training."""
-        network, classes = (
-            self._make_network(),
-            self.experiment.task.inspect(self.experiment).classes,
-        )
+        classes = self.experiment.task.inspect(self.experiment).classes
+        network = self._make_network()
         of = partial(ModuleEvaluator, network, self.parts, classes)
         evaluators = of(self.parts.metrics), of({}), network.fresh_state()
         self._check_evaluation(*evaluators[1:])
         return evaluators
 
-    def _check_evaluation(self, losses: ModuleEvaluator, fresh: State) -> None:
+    def _check_evaluation(self, losses: ModuleEvaluator, state: State) -> None:
         """Refuse targets that do not count, and scores that differ from call to call.
 
         Raises:
             UserError: there are such.
         """
         if not self.experiment.task.count_scored(self.experiment):
-            told = "no target is a class that the loss counts"
-            raise UserError(f"dev: {told}; allowed: one or more")
-        few = self._dev[:FEW]
-        once, again = (losses.scores(self._start, few, fresh)[LOSS] for _ in range(2))
+            mistake = "no target is a class that the loss counts"
+            raise UserError(f"dev: {mistake}; allowed: one or more")
+        examples = self._dev[:FEW]
+        once, again = (losses.scores(self._start, examples, state)[LOSS] for _ in range(2))
         if not math.isclose(once, again, rel_tol=SAME) and math.isfinite(once):
-            told = f"two evaluations of one model give {once:.6g} and {again:.6g}"
+            mistake = f"two evaluations of one model give {once:.6g} and {again:.6g}"
             allowed = "draws from the global generators of torch, numpy or random alone"
-            raise UserError(f"loss: {told}; allowed: {allowed}")
+            raise UserError(f"loss: {mistake}; allowed: {allowed}")
 
     def evaluate(self, model: Tensor) -> Mapping[str, float]:
         """See `Problem`."""

@@ -37,8 +37,8 @@ def load_into(module: nn.Module, run: Run, worker: int = 0) -> nn.Module:
         raise UserError(f"run: {run.config.get('is')} of {run.dir}; allowed: the run of a module")
     layout, stored = Parameters.from_module(module), load_file(run.path(MODEL))["model"]
     if layout.count != stored.numel():
-        told = f"{layout.count} trained parameters, the run has {stored.numel()}"
-        raise UserError(f"model: {told}; allowed: the module that was trained")
+        mistake = f"{layout.count} trained parameters, the run has {stored.numel()}"
+        raise UserError(f"model: {mistake}; allowed: the module that was trained")
     trained = list(trainable_parameters(module).values())
     model = from_array(stored.numpy(), trained[0])
     for parameter, view in zip(trained, layout.views(model), strict=True):
@@ -54,14 +54,14 @@ def _load_buffers(module: nn.Module, stored: Mapping[str, Tensor], worker: int) 
     Raises:
         UserError: the module has none of a name, or the run no such worker.
     """
-    known = dict(module.named_buffers())
+    buffers = dict(module.named_buffers())
     for name, rows in stored.items():
-        if name not in known:
+        if name not in buffers:
             raise UserError(f"model: no buffer {name!r}; allowed: the module that was trained")
         if not 0 <= worker < max(len(rows), 1) and len(rows) > 1:
             raise UserError(f"worker: {worker}; allowed: from 0 to {len(rows) - 1}")
         row = rows[worker if len(rows) > 1 else 0]
-        known[name].copy_(from_array(row.numpy(), known[name]))
+        buffers[name].copy_(from_array(row.numpy(), buffers[name]))
 
 
 def describe_module(module: nn.Module) -> str:
@@ -71,5 +71,5 @@ def describe_module(module: nn.Module) -> str:
         >>> describe_module(nn.Linear(64, 10))
         'Linear with 650 trained parameters'
     """
-    count = sum(each.numel() for each in module.parameters() if each.requires_grad)
+    count = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
     return f"{type(module).__name__} with {count:,} trained parameters"

@@ -109,31 +109,31 @@ def join(function: Callable[[list[Tensor]], Tensor], values: Sequence[Value]) ->
     return _wrap(joined)
 
 
-def read_value(given: Any, tensor_of: Callable[[Any], Tensor]) -> Value:
+def read_value(value: Any, tensor_of: Callable[[Any], Tensor]) -> Value:
     """A user's value as tensors: an array, or a tuple, list or dict with arrays in it.
 
     Args:
-        given: the value; a tuple or list of plain numbers is one array.
+        value: the value; a tuple or list of plain numbers is one array.
         tensor_of: converts one array.
     """
-    return _wrap(_read(given, tensor_of))
+    return _wrap(_read(value, tensor_of))
 
 
-def _read(given: Any, tensor_of: Callable[[Any], Tensor]) -> Parts:
-    if isinstance(given, Mapping):
-        named = cast("Mapping[Any, Any]", given)
-        return {str(key): _read(each, tensor_of) for key, each in named.items()}
-    if has_arrays(given):
-        return tuple(_read(each, tensor_of) for each in given)
-    return tensor_of(given)
+def _read(value: Any, tensor_of: Callable[[Any], Tensor]) -> Parts:
+    if isinstance(value, Mapping):
+        table = cast("Mapping[Any, Any]", value)
+        return {str(key): _read(part, tensor_of) for key, part in table.items()}
+    if has_arrays(value):
+        return tuple(_read(part, tensor_of) for part in value)
+    return tensor_of(value)
 
 
-def has_arrays(given: Any) -> bool:
+def has_arrays(value: Any) -> bool:
     """Whether a value is a tuple or list with arrays, tensors or dicts in it, not of numbers."""
-    if not isinstance(given, tuple | list):
+    if not isinstance(value, tuple | list):
         return False
-    several = cast("Sequence[Any]", given)
-    return any(isinstance(e, Tensor | np.ndarray | Mapping) or has_arrays(e) for e in several)
+    values = cast("Sequence[Any]", value)
+    return any(isinstance(e, Tensor | np.ndarray | Mapping) or has_arrays(e) for e in values)
 
 
 def _wrap(parts: Parts) -> Value:
@@ -172,14 +172,14 @@ class Call:
             UserError: it takes no labels, which it needs.
         """
         try:
-            named = inspect.signature(module.forward).parameters
+            parameters = inspect.signature(module.forward).parameters
         except (TypeError, ValueError):  # a function without a signature
-            named = dict[str, inspect.Parameter]()
-        takes_any = any(each.kind is each.VAR_KEYWORD for each in named.values())
-        if needs_labels and named and not (takes_any or LABELS in named):
-            told = f"'model', but {type(module).__name__}.forward takes no {LABELS!r}"
-            raise UserError(f"loss: {told}; allowed: a function of outputs and targets")
-        return cls(LABELS in named, needs_labels)
+            parameters = dict[str, inspect.Parameter]()
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        if needs_labels and parameters and not (takes_any or LABELS in parameters):
+            mistake = f"'model', but {type(module).__name__}.forward takes no {LABELS!r}"
+            raise UserError(f"loss: {mistake}; allowed: a function of outputs and targets")
+        return cls(LABELS in parameters, needs_labels)
 
     def arguments(self, x: Parts, targets: Parts) -> tuple[tuple[Parts, ...], dict[str, Parts]]:
         """Positional and keyword arguments of the module."""
@@ -191,9 +191,9 @@ class Call:
 
     def run(self, module: nn.Module, x: Value, targets: Value) -> Any:
         """The module's outputs for a minibatch."""
-        args, named = self.arguments(unwrap(x), unwrap(targets))
-        return module(*args, **named)
+        args, keywords = self.arguments(unwrap(x), unwrap(targets))
+        return module(*args, **keywords)
 
     def run_on_copies(self, module: nn.Module, x: Value, targets: Value) -> Any:
         """The outputs where inputs are needed once more, as a module may write them."""
-        return self.run(module, *(map_tensors(torch.clone, each) for each in (x, targets)))
+        return self.run(module, *(map_tensors(torch.clone, value) for value in (x, targets)))
