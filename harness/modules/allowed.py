@@ -140,13 +140,14 @@ def check_rates(rates: Any, methods: Sequence[str]) -> None:
     Raises:
         UserError: a rate is missing or not positive.
     """
-    if not isinstance(rates, Mapping):
-        return None if rates is None else _check_positive("rate", rates)
-    for method in methods:
-        if method not in rates:
-            raise UserError(f"rates: none for {method}; allowed: one for each algorithm")
-        _check_positive(f"rates: {method}", rates[method])
-    return None
+    rate_of: dict[str, Any] = {} if rates is None else {"rate": rates}
+    if isinstance(rates, Mapping):
+        if missing := [method for method in methods if method not in rates]:
+            raise UserError(f"rates: none for {missing[0]}; allowed: one for each algorithm")
+        rate_of = {f"rates: {method}": rates[method] for method in methods}
+    for name, rate in rate_of.items():
+        if not (is_finite(rate) and rate > 0.0):
+            raise UserError(f"{name}: {rate!r}; allowed: a number above 0")
 
 
 def seeds_of(asked: Any) -> list[int]:
@@ -165,11 +166,6 @@ def seeds_of(asked: Any) -> list[int]:
 def _as_list(value: Any) -> list[Any]:
     listed = isinstance(value, Sequence) and not isinstance(value, str)
     return [*cast("Sequence[Any]", value)] if listed else [None]
-
-
-def _check_positive(name: str, value: Any) -> None:
-    if not (is_finite(value) and value > 0.0):
-        raise UserError(f"{name}: {value!r}; allowed: a number above 0")
 
 
 def _whole(value: Any) -> bool:

@@ -33,11 +33,9 @@ from harness.experiment.pools import Parcel, Submission
 from harness.experiment.pools import check as check_executor
 from harness.judge.comparison import Impossible
 from harness.modules.allowed import call_function, check_kind, check_lists, check_rates, seeds_of
-from harness.modules.buffers import describe_buffers
 from harness.modules.gradient_rules import GradientRules
 from harness.modules.network import AskedLoss, copy_module
 from harness.modules.optimizers import optimizer_of
-from harness.modules.outputs import WHOLE
 from harness.modules.partition import partition_of
 from harness.modules.parts import ModuleParts
 from harness.modules.reading import RandomExamples, is_batched
@@ -50,7 +48,7 @@ from harness.modules.step_time import (
     check_charge,
     describe_doubts,
 )
-from harness.modules.task import Module, problem_of, remark_direction
+from harness.modules.task import Module, problem_of, remarks
 from harness.natural_gradient import NaturalGradient
 from harness.search.advice import AdviceOutcome, AdviceSearch, make_plan
 from harness.search.comparison import Grid, Rates
@@ -215,18 +213,13 @@ class Call:
 
     def _remarks(self, methods: Sequence[Method]) -> Iterator[str]:
         """Notes on facts that a user may not expect, a line each."""
-        problem, size = self.problem(self.seeds[0]), self.settings.minibatch
-        inspection = problem.inspect(size, self.device)
-        if line := describe_buffers(inspection.changing, self.settings.buffers):
-            yield line
-        yield from remark_direction(self.settings.maximise, problem.metrics)
-        if inspection.reduction == "sum":
-            yield "loss: summed over a minibatch; what is reported of it is the mean over examples"
-        if self.settings.accumulate > 1 and inspection.axes is None:
-            yield WHOLE
+        problem, settings = self.problem(self.seeds[0]), self.settings
+        yield from remarks(problem, settings, self.device, settings.accumulate)
         descents = [getattr(method.algorithm, "descent", PLAIN) for method in methods]
         if any(isinstance(descent, NaturalGradient) and descent != PLAIN for descent in descents):
-            count, names = problem.network(self.seeds[0], size, self.device).watchable()
+            count, names = problem.network(
+                self.seeds[0], settings.minibatch, self.device
+            ).watchable()
             scope = f"plain steps for {', '.join(names)}" if names else "of all parameters"
             yield f"optimizer: natural gradient of {format_count(count, 'layer')}, {scope}"
 

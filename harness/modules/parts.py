@@ -10,7 +10,7 @@ import json
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any, cast
 
@@ -59,7 +59,6 @@ TRIED = 256
 """About this many examples, evenly spaced, try the metrics before training."""
 
 
-@dataclass(eq=False, repr=False)
 class ModuleParts(HasIdentity):
     """A module, its loss, its data and its metrics.
 
@@ -81,24 +80,30 @@ class ModuleParts(HasIdentity):
         autocast: ``"bfloat16"``: PyTorch casts to it in the forward passes of training.
     """
 
-    model: nn.Module | Callable[[], nn.Module]
-    loss: Loss
-    train: Arrays
-    dev: Arrays
-    test: Arrays | None
-    metrics: Mapping[str, Metric]
-    called: str = ""
-    place: str = ""
-    maximise: bool = field(default=False, kw_only=True)
-    is_share: bool = field(default=False, kw_only=True)
-    partition: Partitioning | None = field(default=None, kw_only=True)
-    buffers: Rule = field(default="mean", kw_only=True)
-    autocast: Any = field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        self.autocast = read_autocast(self.autocast)
-        if cast(Any, self.loss) == OWN_LOSS:
-            self.loss = own_loss
+    def __init__(
+        self,
+        model: nn.Module | Callable[[], nn.Module],
+        loss: AskedLoss,
+        train: Arrays,
+        dev: Arrays,
+        test: Arrays | None,
+        metrics: Mapping[str, Metric],
+        called: str = "",
+        place: str = "",
+        *,
+        maximise: bool = False,
+        is_share: bool = False,
+        partition: Partitioning | None = None,
+        buffers: Rule = "mean",
+        autocast: object = None,
+    ) -> None:
+        self.autocast = read_autocast(autocast)
+        self.maximise, self.is_share, self.partition = maximise, is_share, partition
+        self.buffers: Rule = buffers
+        self.called, self.place = called, place
+        self.model, self.metrics = model, metrics
+        self.loss: Loss = own_loss if loss == OWN_LOSS else loss
+        self.train, self.dev, self.test = train, dev, test
         self._inspected: dict[tuple[int, str], Inspection] = {}  # pickled with the problem
         self._batchable: dict[tuple[int, str], bool] = {}
         self._varying = set[str]()

@@ -99,11 +99,7 @@ class Module(GradientRules, Task):
         settings = build(ModuleTable, own, str(asked.path), TASK)
         source = Source(asked.task, asked.path.parent, settings)
         parts, machine = source.parts(), asked.cluster()
-        inspection = parts.inspect(settings.minibatch, asked.device)  # mistakes in its parts
-        if line := describe_buffers(inspection.changing, settings.buffers):
-            LOG.info(line)
-        for line in remark_direction(settings.maximise, parts.metrics):
-            LOG.info(line)
+        parts.inspect(settings.minibatch, asked.device)  # finds mistakes in its parts
         with name_keys(asked.task):
             check_charge(source.objects, machine)
             cluster, work = charge(source.objects, parts, machine)
@@ -111,8 +107,8 @@ class Module(GradientRules, Task):
         # as `lagbench.train` does, so that identities are equal
         table = {"protocol": Table(), **table, "cluster": cluster, "stages": [cut]}
         task = build(cls, {"problem": parts, "work": work, **further}, str(asked.path), TASK)
-        if task.accumulate > 1 and inspection.axes is None:
-            LOG.info(WHOLE)
+        for line in remarks(parts, settings, asked.device, task.accumulate):
+            LOG.info(line)
         return task, table
 
     @classmethod
@@ -219,8 +215,7 @@ def _digest_part(part: Any, name: str) -> str | None:
 def _digests_of_code(algorithm: Algorithm, protocol: object, schedule: object) -> dict[str, str]:
     """Digests of parts in the user's code."""
     parts = {"algorithm": algorithm, "protocol": protocol, "schedule": schedule}
-    digests = {name: _digest_part(part, name) for name, part in parts.items()}
-    return {name: digest for name, digest in digests.items() if digest}
+    return {name: d for name, part in parts.items() if (d := _digest_part(part, name))}
 
 
 class ModuleMinibatches(Minibatches):
@@ -298,6 +293,22 @@ def problem_of(table: ModuleTable, called: str = "", place: str = "") -> ModuleP
         buffers=table.buffers,
         autocast=table.autocast,
     )
+
+
+def remarks(parts: ModuleParts, table: ModuleTable, device: str, accumulate: int) -> Iterator[str]:
+    """Notes on facts of a module that a user may not expect, a line each.
+
+    Raises:
+        UserError: a mistake in one of the parts.
+    """
+    inspection = parts.inspect(table.minibatch, device)
+    if line := describe_buffers(inspection.changing, table.buffers):
+        yield line
+    yield from remark_direction(table.maximise, parts.metrics)
+    if inspection.reduction == "sum":
+        yield "loss: summed over a minibatch; what is reported of it is the mean over examples"
+    if accumulate > 1 and inspection.axes is None:
+        yield WHOLE
 
 
 FURTHER = tuple(entry.name for entry in fields(GradientRules))
