@@ -150,16 +150,18 @@ def check_rates(rates: Any, methods: Sequence[str]) -> None:
             raise UserError(f"{name}: {rate!r}; allowed: a number above 0")
 
 
-def seeds_of(asked: Any) -> list[int]:
+def seeds_of(choice: Any) -> list[int]:
     """The seeds that ``seeds=`` asks for, by their number or one by one.
 
     Raises:
         UserError: none, one that is negative or not whole, or one that is there twice.
     """
-    seeds = list(range(asked)) if _whole(asked) else _as_list(asked)
+    seeds = list(range(choice)) if _whole(choice) else _as_list(choice)
     are_whole = seeds and all(_whole(seed) and seed >= 0 for seed in seeds)
     if not are_whole or len(set(seeds)) < len(seeds):
-        raise UserError(f"seeds: {asked!r}; allowed: how many, from 1; or which, from 0, each once")
+        raise UserError(
+            f"seeds: {choice!r}; allowed: how many, from 1; or which, from 0, each once"
+        )
     return seeds
 
 

@@ -41,8 +41,8 @@ class Buffers:
             return cls(())
         owners: dict[int, list[Owner]] = {}
         for submodule in module.modules():
-            for own, buffer in submodule.named_buffers(recurse=False):
-                owners.setdefault(id(buffer), []).append((submodule, own))
+            for key, buffer in submodule.named_buffers(recurse=False):
+                owners.setdefault(id(buffer), []).append((submodule, key))
         buffers = dict(module.named_buffers())
         return cls(tuple((name, tuple(owners[id(buffers[name])])) for name in names))
 
@@ -113,18 +113,18 @@ def find_changed_buffers(module: nn.Module, before: Versions) -> tuple[str, ...]
     return tuple(n for n, _ in module.named_buffers() if n.rpartition(".")[0] in owners)
 
 
-def check_constants(module: nn.Module, start: nn.Module, known: Iterable[str]) -> None:
+def check_constants(module: nn.Module, start: nn.Module, exempt: Iterable[str]) -> None:
     """Refuse a module of which training has written more than it was known to.
 
     Args:
         module: the trained module.
         start: the module from which it was copied, perhaps on another device.
-        known: names of its parameters and buffers that training may write.
+        exempt: names of its parameters and buffers that training may write.
 
     Raises:
         UserError: another one has changed.
     """
-    for name in sorted(_compare(_tensors(start), _tensors(module), known)):
+    for name in sorted(_compare(_tensors(start), _tensors(module), exempt)):
         mistake = f"training has written {name!r}, which the first calls did not"
         raise UserError(f"model: {mistake}; allowed: a buffer that every forward writes")
 
@@ -134,7 +134,7 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _compare(
-    then: Mapping[str, Tensor], after: Mapping[str, Tensor], known: Iterable[str]
+    then: Mapping[str, Tensor], after: Mapping[str, Tensor], exempt: Iterable[str]
 ) -> set[str]:
     """Names of the tensors with other values, except known ones.
 
@@ -143,7 +143,7 @@ def _compare(
     """
     for name in [*then, *after]:
         _check_kind(name, then.get(name), after.get(name))
-    pairs = [(n, then[n], after[n].to(then[n].device)) for n in then.keys() - set(known)]
+    pairs = [(n, then[n], after[n].to(then[n].device)) for n in then.keys() - set(exempt)]
     dense = [(n, a, b) for n, a, b in pairs if a.layout == torch.strided and not a.is_meta]
     return {n for n, a, b in dense if not ((a == b) | (a != a) & (b != b)).all()}
 
@@ -190,7 +190,7 @@ def describe_buffers(names: Sequence[str], rule: Rule) -> str:
     """A line about the buffers that training changes; empty without any."""
     if not names:
         return ""
-    rest = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    suffix = f" and {len(names) - 1} more" if len(names) > 1 else ""
     rules = " or ".join(f"{name!r}" for name in get_args(Rule) if name != rule)
     choice = f"{DEPLOYED[rule]} (buffers={rule!r}; also {rules})"
-    return f"model: each worker has buffers of its own ({names[0]}{rest}); {choice}"
+    return f"model: each worker has buffers of its own ({names[0]}{suffix}); {choice}"

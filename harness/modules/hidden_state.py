@@ -321,8 +321,8 @@ class _Freezer:
         identities: whether tensors differ that are equal but were written or made anew.
     """
 
-    def __init__(self, known: set[int], kept: list[Any], *, identities: bool) -> None:
-        self._seen, self._kept, self._identities = set(known), kept, identities
+    def __init__(self, registered: set[int], alive: list[Any], *, identities: bool) -> None:
+        self._seen, self._kept, self._identities = set(registered), alive, identities
 
     def freeze(self, value: Any) -> Any:
         """A hashable description of a value."""

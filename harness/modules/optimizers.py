@@ -96,8 +96,8 @@ def _find_trained(model: object, optimizer: Optimizer) -> dict[str, nn.Parameter
     if len(missing) == len(trained):
         return {}
     if missing:
-        rest = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        mistake = f"lacks the model's {missing[0]!r}{rest}; allowed: all that require a gradient"
+        suffix = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        mistake = f"lacks the model's {missing[0]!r}{suffix}; allowed: all that require a gradient"
         raise UserError(f"optimizer: {mistake} (requires_grad_(False) excludes others)")
     return trained
 

@@ -108,30 +108,30 @@ def dirichlet(alpha: Any) -> Dirichlet:
     return Dirichlet(float(alpha))
 
 
-def partition_of(asked: Any) -> Partitioning | None:
+def partition_of(choice: Any) -> Partitioning | None:
     """The partition of the setting ``partition``; None for ``"iid"``.
 
     Args:
-        asked: ``"iid"``, ``"by_label"``, ``"dirichlet:ALPHA"``, or a function.
+        choice: ``"iid"``, ``"by_label"``, ``"dirichlet:ALPHA"``, or a function.
 
     Raises:
         UserError: another value.
     """
-    if isinstance(asked, str):
-        name, _, alpha = asked.partition(":")
-        if asked in (IID, "by_label"):
-            return None if asked == IID else by_label
+    if isinstance(choice, str):
+        name, _, alpha = choice.partition(":")
+        if choice in (IID, "by_label"):
+            return None if choice == IID else by_label
         if name == "dirichlet" and not alpha:
             mistake = "without a concentration; allowed: with one, e.g. 'dirichlet:0.5'"
-            raise UserError(f"partition: {asked!r} {mistake}")
+            raise UserError(f"partition: {choice!r} {mistake}")
         if name == "dirichlet":
             return dirichlet(_number(alpha))
-    elif asked is dirichlet or asked is Dirichlet:
+    elif choice is dirichlet or choice is Dirichlet:
         mistake = "without a concentration; allowed: with one, e.g. lagbench.dirichlet(0.5)"
         raise UserError(f"partition: lagbench.dirichlet {mistake}")
-    elif callable(asked) and not isinstance(asked, type):
-        return None if asked is None else cast(Partitioning, asked)
-    raise UserError(f"partition: {asked!r}; allowed: {ALLOWED}")
+    elif callable(choice) and not isinstance(choice, type):
+        return cast(Partitioning, choice)
+    raise UserError(f"partition: {choice!r}; allowed: {ALLOWED}")
 
 
 def _number(text: str) -> Any:
@@ -216,12 +216,12 @@ def measure_skew(shares: Sequence[np.ndarray], targets: Any) -> Mapping[str, flo
     return {**figures, "label_skew": sum(distances) / len(distances)}
 
 
-def _labels(targets: Any, what: str) -> np.ndarray:
+def _labels(targets: Any, user: str) -> np.ndarray:
     labels = _class_numbers(targets)
     if labels is None:
         tensor = isinstance(targets, torch.Tensor)
         kind = f"{targets.dtype} {list(targets.shape)}" if tensor else type(targets).__name__
-        mistake = f"{what} needs targets that are class numbers, [N]; found {kind}"
+        mistake = f"{user} needs targets that are class numbers, [N]; found {kind}"
         raise UserError(f"partition: {mistake}; allowed: 'iid', or a function")
     return labels
 

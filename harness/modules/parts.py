@@ -39,6 +39,7 @@ from harness.modules.hidden_state import find_made, refuse_hidden_state
 from harness.modules.inspection import Inspection, inspect_module, is_batchable, try_metrics
 from harness.modules.network import (
     OWN_LOSS,
+    AskedLoss,
     Loss,
     Metric,
     ModuleNetwork,
@@ -263,15 +264,15 @@ def _unpack(data: bytes) -> ModuleParts:
     return problem
 
 
-def read_autocast(asked: object) -> torch.dtype | None:
+def read_autocast(choice: object) -> torch.dtype | None:
     """The type of the setting ``autocast``.
 
     Raises:
         UserError: another one than bfloat16; float16 would need its gradients to be scaled.
     """
-    if asked not in (None, torch.bfloat16, "bfloat16"):
-        raise UserError(f"autocast: {asked!r}; allowed: None, 'bfloat16' or torch.bfloat16")
-    return None if asked is None else torch.bfloat16
+    if choice not in (None, torch.bfloat16, "bfloat16"):
+        raise UserError(f"autocast: {choice!r}; allowed: None, 'bfloat16' or torch.bfloat16")
+    return None if choice is None else torch.bfloat16
 
 
 def _call_parts(
@@ -323,9 +324,9 @@ class Arrays:
     def __len__(self) -> int:
         return len(self.x)
 
-    def __getitem__(self, some: slice) -> Arrays:
+    def __getitem__(self, rows: slice) -> Arrays:
         """A copy of some of the examples, as a module may write its inputs."""
-        return Arrays(self.x, self.y).map(lambda tensor: tensor[some].clone())
+        return Arrays(self.x, self.y).map(lambda tensor: tensor[rows].clone())
 
     @property
     def start(self) -> np.ndarray:
@@ -390,9 +391,9 @@ class Arrays:
         return self.take(np.sort(order[count:])), self.take(np.sort(order[:count]))
 
 
-def _looks_else(data: Arrays, other: Arrays) -> bool:
+def _looks_else(data: Arrays, reference: Arrays) -> bool:
     """Whether examples of two data sets differ in shape or type."""
-    shapes = [[(t.shape[1:], t.dtype) for t in arrays.tensors()] for arrays in (data, other)]
+    shapes = [[(t.shape[1:], t.dtype) for t in arrays.tensors()] for arrays in (data, reference)]
     return shapes[0] != shapes[1]
 
 

@@ -138,16 +138,16 @@ STEPS = frozenset(
 """Names of an argument that counts, in other libraries."""
 
 
-def check_share(asked: Any) -> None:
+def check_share(schedule: Any) -> None:
     """Reject a function with an argument that counts, by its name.
 
     Raises:
         UserError: it is.
     """
-    if not callable(asked) or isinstance(asked, Schedule | type):
+    if not callable(schedule) or isinstance(schedule, Schedule | type):
         return
     try:
-        argument = next(iter(signature(cast("Callable[..., Any]", asked)).parameters), "")
+        argument = next(iter(signature(cast("Callable[..., Any]", schedule)).parameters), "")
     except (TypeError, ValueError):  # a function of C
         return
     if argument in STEPS:
@@ -155,8 +155,8 @@ def check_share(asked: Any) -> None:
         raise UserError(f"schedule: {mistake}; allowed: one of the share, or {ALLOWED}")
 
 
-def _scheduler_of_torch(asked: Any) -> str | None:
+def _scheduler_of_torch(schedule: Any) -> str | None:
     """Name of the class of a learning-rate scheduler of torch, of its class, or of a partial."""
-    maker = cast("partial[Any]", asked).func if isinstance(asked, partial) else asked
+    maker = cast("partial[Any]", schedule).func if isinstance(schedule, partial) else schedule
     kind = maker if isinstance(maker, type) else type(maker)
     return kind.__name__ if issubclass(kind, torch.optim.lr_scheduler.LRScheduler) else None
