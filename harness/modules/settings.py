@@ -75,7 +75,7 @@ class ModuleTable(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(GradientRules, ModuleTable):
-    """Arguments of a call of `import lagbench`; the class's own defaults hold.
+    """Arguments of a call of `import lagbench`, with those of `ModuleTable` and `GradientRules`.
 
     Args:
         step_seconds: see `ModuleTable`.

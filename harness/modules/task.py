@@ -67,7 +67,7 @@ SUMMED = "summed over examples"
 
 @dataclass(frozen=True, kw_only=True)
 class Module(GradientRules, Task):
-    """A user's module as a task.
+    """A user's module as a task; further fields are those of `GradientRules`.
 
     Args:
         problem: module, loss, data and metrics, whose digests are part of the identity.

@@ -17,13 +17,7 @@ from harness.modules import step_time
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.settings import ModuleTable
 from harness.modules.step_counts import Counts, StepCounter
-from harness.modules.step_time import (
-    StepConfig,
-    StepMeasurement,
-    charge,
-    count_step,
-    describe_doubts,
-)
+from harness.modules.step_time import StepConfig, StepMeasurement, charge, count_step
 from harness.simulator import Cluster, Device, Simulation, WorkerGroup, Workload, load_cluster
 from harness.simulator.cluster import OPERATOR_S, catalogue
 from harness.store import Store
@@ -159,9 +153,10 @@ def test_devices_without_rates_are_not_measured_for():
 )
 def test_a_doubtful_cost_is_said(given, device, told):
     charged = charge(table(**given), problem(6, 12, 3), cluster_of(**device))
-    assert told in "\n".join(describe_doubts(*charged))
+    assert told in "\n".join(step_time.describe_doubts(*charged))
     known = {"achieved_flops_per_s": 1e9, "memory_bytes_per_s": 1e9}
-    assert not [*describe_doubts(*charge(table(), problem(6, 12, 3), cluster_of(**known)))]
+    charged = charge(table(), problem(6, 12, 3), cluster_of(**known))
+    assert not [*step_time.describe_doubts(*charged)]
 
 
 def test_microbatches_are_steps_of_their_own():
