@@ -10,8 +10,8 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
-from harness.base.errors import RAISED, ProcessDied, UserError, describe_failure
-from harness.modules.allowed import check_names, show_value
+from harness.base.errors import RAISED, ProcessDied, UserError, describe_failure, name_error
+from harness.modules.allowed import show_value
 from harness.modules.settings import USUAL
 
 Given = ParamSpec("Given")
@@ -38,7 +38,8 @@ def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
     @wraps(function)
     def call(*positional: Given.args, **keywords: Given.kwargs) -> Found:
         if takes_settings:
-            check_names(function.__name__, keywords, signed.parameters)
+            for name in [key for key in keywords if key not in signed.parameters]:
+                raise name_error(function.__name__, name, signed.parameters)
         plain: dict[str, Any] = {name: _plain(name, value) for name, value in keywords.items()}
         settings: dict[str, Any] = {**USUAL, **keywords}
         hint = f"runs are in {str(settings['store'])!r}, the same call resumes"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from harness.base.errors import RAISED, UserError, describe_raised, name_error
+from harness.base.errors import RAISED, UserError, describe_raised
 
 
 def name_function(function: object) -> str:
@@ -42,22 +42,6 @@ def is_finite(value: Any) -> bool:
     """Whether a value is a finite number, and not a bool."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and math.isfinite(value)
-
-
-def check_names(call: str, names: Collection[str], allowed: Collection[str]) -> None:
-    """Reject names that no argument has.
-
-    Args:
-        call: name of the function, for the message.
-        names: names of the user's arguments.
-        allowed: names of all arguments.
-
-    Raises:
-        UserError: a name is not allowed.
-    """
-    for name in names:
-        if name not in allowed:
-            raise name_error(call, name, allowed)
 
 
 LONGEST, ADDRESS = 80, " at 0x"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -48,9 +48,7 @@ class Buffers:
 
     def fresh(self) -> State:
         """Copies of the module's present buffers, as the state of one replica."""
-        return {
-            name: self._get_buffer(owners).detach().clone()[None] for name, owners in self.places
-        }
+        return {n: getattr(*owners[0]).detach().clone()[None] for n, owners in self.places}
 
     def bind(self, state: Mapping[str, Tensor], row: int) -> list[int]:
         """Make the module's buffers views of a row of a state; an empty one leaves them.
@@ -71,14 +69,9 @@ class Buffers:
             UserError: by tensors of another shape or type.
         """
         for view, (name, owners) in zip(views, self.places, strict=bool(views)):
-            if (buffer := self._get_buffer(owners)) is None or buffer.data_ptr() != view:
+            if (buffer := getattr(*owners[0])) is None or buffer.data_ptr() != view:
                 _check_kind(name, state[name][row], buffer)
                 state[name][row].copy_(cast(Tensor, buffer))
-
-    @staticmethod
-    def _get_buffer(owners: Sequence[Owner]) -> Any:
-        module, name = owners[0]
-        return getattr(module, name)
 
 
 Versions = Mapping[str, tuple[Tensor, int, Tensor]]

@@ -294,17 +294,13 @@ def _measure_rates(device: str) -> dict[str, float]:
     target = torch.empty_like(source)
     step_s = _measure_seconds(step, device)
     copy_s = _measure_seconds(lambda: target.copy_(source), device)
-    product_s = _measure_seconds(_product(device), device)
+    matrix = torch.randn(SIDE, SIDE, device=device)
+    product_s = _measure_seconds(lambda: matrix @ matrix, device)
     return {
         "operator_s": step_s / counter.counts.operators,
         "memory_bytes_per_s": 2.0 * COPIED_BYTES / copy_s,
         "flops_per_s": 2.0 * SIDE**3 / product_s,
     }
-
-
-def _product(device: str) -> Callable[[], object]:
-    a, b = (torch.randn(SIDE, SIDE, device=device) for _ in range(2))
-    return lambda: a @ b
 
 
 def _measure_seconds(work: Callable[[], object], device: str) -> float:

@@ -86,14 +86,19 @@ def leaves(value: Value) -> list[Tensor]:
     return tree_leaves(unwrap(value))
 
 
-def describe_structure(value: Value, name: str) -> Any:
+def describe_structure(value: Value | Parts, name: str) -> Any:
     """The tuple or dict with the path of each tensor in its place, in plain JSON values.
 
     Example:
         >>> describe_structure(Tree({"ids": torch.zeros(1), "sizes": (torch.ones(1),)}), "x")
         {'ids': 'x/ids', 'sizes': ['x/sizes/0']}
     """
-    return _describe(unwrap(value), name)
+    parts = value.parts if isinstance(value, Tree) else value
+    if isinstance(parts, Tensor):
+        return name
+    if isinstance(parts, tuple):
+        return [describe_structure(part, f"{name}/{place}") for place, part in enumerate(parts)]
+    return {key: describe_structure(part, f"{name}/{key}") for key, part in parts.items()}
 
 
 def join(function: Callable[[list[Tensor]], Tensor], values: Sequence[Value]) -> Value:
@@ -138,14 +143,6 @@ def has_arrays(value: Any) -> bool:
 
 def _wrap(parts: Parts) -> Value:
     return parts if isinstance(parts, Tensor) else Tree(parts)
-
-
-def _describe(parts: Parts, name: str) -> Any:
-    if isinstance(parts, Tensor):
-        return name
-    if isinstance(parts, tuple):
-        return [_describe(part, f"{name}/{place}") for place, part in enumerate(parts)]
-    return {key: _describe(part, f"{name}/{key}") for key, part in parts.items()}
 
 
 LABELS = "labels"
