@@ -1,27 +1,22 @@
 """Calibration: measure this machine, and fit the costs of a cluster file.
 
-Four kinds of work of a real run are timed repeatedly: minibatches of several sizes with two
-networks, folds, copies of several sizes between two processes, and all-reduces among two to four.
-The time of each is a sum of few terms, t = Σ p_k x_k with prices p_k ≥ 0 and known multiples x_k,
-fitted by least squares of the relative error. The intervals come from refits to resampled
-repetitions.
+Three kinds of work of a real run are timed repeatedly: minibatches of several sizes with two
+networks, folds, and copies of several sizes between two processes. The time of each is a sum of few
+terms, t = Σ p_k x_k with prices p_k ≥ 0 and known multiples x_k, fitted by least squares of the
+relative error. The intervals come from refits to resampled repetitions.
 """
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
 
 from harness.algorithms.async_sgd import AsyncSgd
@@ -54,8 +49,6 @@ class Calibration:
         launch_s, seconds_per_flop, half_rate_frames: costs of computing; see `Device`.
         latency_s, seconds_per_byte: costs of copies between processes.
         fold_s, fold_seconds_per_byte: costs of folds.
-        message_s, message_seconds_per_byte: costs of a message of an all-reduce, which gloo makes
-            as a ring, without the additions.
         cv: variation from one computation to the next (standard deviation over mean).
     """
 
@@ -66,13 +59,11 @@ class Calibration:
     seconds_per_byte: CostEstimate
     fold_s: CostEstimate
     fold_seconds_per_byte: CostEstimate
-    message_s: CostEstimate
-    message_seconds_per_byte: CostEstimate
     cv: float
 
 
 def calibrate(say: Callable[[str], None]) -> Calibration:
-    """Measure and fit; takes about a minute.
+    """Measure and fit; takes less than a minute.
 
     Args:
         say: prints the kind of work that is measured next.
@@ -87,21 +78,16 @@ def calibrate(say: Callable[[str], None]) -> Calibration:
             folding = list(time_folding())
         say("copies between two processes")
         copying = time_copying()
-        say(f"all-reduces among {RANKS[0]} to {RANKS[-1]} processes")
-        reducing = time_reducing()
     finally:
         torch.set_num_threads(threads)
     launch, small, flop = fit_costs(computing)
     latency, byte = fit_costs(copying)
     fold, fold_byte = fit_costs(folding)
-    message, message_byte = fit_costs([_messages_of(point, fold_byte.value) for point in reducing])
     half = CostEstimate(*(_ratio(a, flop.value) for a in (small.value, small.low, small.high)))
     # From the largest minibatch, in which timer and launch matter least.
     largest = computing[-1].seconds
     cv = float(largest.std(ddof=1) / largest.mean())
-    return Calibration(
-        launch, flop, half, latency, byte, fold, fold_byte, message, message_byte, cv
-    )
+    return Calibration(launch, flop, half, latency, byte, fold, fold_byte, cv)
 
 
 def fit_costs(measured: Sequence[Measurement]) -> list[CostEstimate]:
@@ -131,46 +117,41 @@ def _ratio(above: float, below: float) -> float:
     return above / below if below > 0.0 else 0.0
 
 
-def _messages_of(point: Measurement, add_s_per_byte: float) -> Measurement:
-    """Times of an all-reduce without its additions, which the simulator charges separately.
+def cluster_text(costs: Calibration, workers: int, name: str) -> str:
+    """Text of a cluster file of workers like this machine, with the intervals as comments.
 
-    Half of the messages of a ring are added up. At least a tenth of the time is left: an addition
-    from the cache may be quicker than a fold.
+    A message of an all-reduce costs as much as one between a worker and the server.
     """
-    adding = point.terms[1] / 2.0 * add_s_per_byte
-    return Measurement(point.terms, np.maximum(point.seconds - adding, point.seconds / 10.0))
-
-
-def cluster_text(found: Calibration, workers: int, name: str) -> str:
-    """Text of a cluster file of workers like this machine, with the intervals as comments."""
+    link = [
+        _line("bandwidth_bytes_per_s", costs.seconds_per_byte, inverse=True),
+        _line("latency_s", costs.latency_s),
+    ]
     lines = [f'name = "{name}"', "", "[[workers]]", f"count = {workers}", 'device = "this"', ""]
     lines += [
         "[devices.this]",
-        _line("achieved_flops_per_s", found.seconds_per_flop, inverse=True),
-        _line("half_rate_frames", found.half_rate_frames),
-        _line("launch_s", found.launch_s),
+        _line("achieved_flops_per_s", costs.seconds_per_flop, inverse=True),
+        _line("half_rate_frames", costs.half_rate_frames),
+        _line("launch_s", costs.launch_s),
         'source = "lagbench calibrate"',
         "",
         "[link]",
-        _line("bandwidth_bytes_per_s", found.seconds_per_byte, inverse=True),
-        _line("latency_s", found.latency_s),
+        *link,
         'sharing = "fifo"',
         "",
         "[server]",
-        _line("fold_s", found.fold_s),
+        _line("fold_s", costs.fold_s),
         "fold_traffic = 3.0",
         "",
         "[host]",
-        _line("memory_bytes_per_s", found.fold_seconds_per_byte, inverse=True, times=3.0),
+        _line("memory_bytes_per_s", costs.fold_seconds_per_byte, inverse=True, times=3.0),
         "",
         "[network]",
         "[[network.levels]]",
-        _line("bandwidth_bytes_per_s", found.message_seconds_per_byte, inverse=True),
-        _line("latency_s", found.message_s),
+        *link,
         "",
         "[jitter]",
         'law = "lognormal"',
-        f"cv = {found.cv:.3g}",
+        f"cv = {costs.cv:.3g}",
         "",
     ]
     job = Workload.of_network(LARGE, 256)
@@ -201,9 +182,6 @@ lower rate of small minibatches."""
 MINIBATCHES = (1, 4, 16, 64, 256)
 
 BYTES = (4_000, 64_000, 1_000_000, 4_000_000, 16_000_000)
-
-RANKS = (2, 3, 4)
-"""Numbers of processes of the timed all-reduces."""
 
 REPEATS, WARM = 15, 3
 
@@ -250,15 +228,41 @@ def time_folding() -> Iterator[Measurement]:
 
 def time_copying() -> list[Measurement]:
     """Time copies between two processes, as half of a round trip: terms 1 and bytes."""
-    return _measure_on_ranks(2, partial(_copies, BYTES, REPEATS))
+    with closing(Hub(Group(SERVER_RANK, 2, "127.0.0.1", 0))) as hub:
+        group = Group(1, 2, "127.0.0.1", hub.port)
+        process = forks.context(__name__).Process(
+            target=_return_messages, args=(group, BYTES, REPEATS), daemon=True
+        )
+        process.start()
+        try:
+            hub.meet()
+            return [
+                Measurement((1.0, size), _time_repeats(partial(_exchange, hub, size), REPEATS) / 2.0)
+                for size in BYTES
+            ]
+        finally:
+            forks.end([process], 30.0)
 
 
-def time_reducing() -> list[Measurement]:
-    """Time all-reduces as rings of N processes: terms 2 (N − 1) messages, and their bytes.
+def _exchange(hub: Hub, size: int) -> None:
+    """Send a message to the worker, as those of a run, and receive it again."""
+    message = torch.empty(size // 4)
+    hub.send(0, Header(Kind.WORK), message)
+    answer = hub.receive()
+    assert answer is not None
+    assert answer.header is not None
+    fill(message, answer.header, answer.body)
 
-    A message has 1/N of the operand.
-    """
-    return _measure_on_ranks(max(RANKS), partial(_reductions, RANKS, BYTES, REPEATS))
+
+def _return_messages(group: Group, sizes: Sequence[int], repeats: int) -> None:
+    """Send every message of the server back."""
+    torch.set_num_threads(1)
+    with closing(Link(group)) as link:
+        for size in sizes:
+            message = torch.empty(size // 4)
+            for _ in range(WARM + repeats):
+                fill(message, *link.receive())
+                link.send(Header(Kind.DONE), message)
 
 
 def _time_repeats(work: Callable[[], object], repeats: int) -> np.ndarray:
@@ -270,85 +274,3 @@ def _time_repeats(work: Callable[[], object], repeats: int) -> np.ndarray:
         work()
         seconds[i] = time.perf_counter() - began
     return seconds
-
-
-# -- among processes -------------------------------------------------------------------------
-
-Work = Callable[[int], list[Measurement]]
-"""Function of the rank that each process executes; sizes and repetitions are bound to it."""
-
-
-def _measure_on_ranks(ranks: int, work: Work) -> list[Measurement]:
-    """Execute work on several ranks; returns the measurements of rank 0, which is this process."""
-    with tempfile.TemporaryDirectory() as folder:
-        meeting = f"file://{Path(folder) / 'meeting'}"
-        process = partial(forks.context(__name__).Process, target=_as_rank, daemon=True)
-        others = [process(args=(work, meeting, rank, ranks)) for rank in range(1, ranks)]
-        for other in others:
-            other.start()
-        try:
-            return _as_rank(work, meeting, 0, ranks)
-        finally:
-            forks.join(others, 30.0)
-            forks.end(others)
-
-
-def _as_rank(work: Work, meeting: str, rank: int, ranks: int) -> list[Measurement]:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", rank=rank, world_size=ranks, init_method=meeting, timeout=timedelta(seconds=60.0)
-    )
-    try:
-        return work(rank)
-    finally:
-        dist.destroy_process_group()
-
-
-def _copies(sizes: Sequence[int], repeats: int, rank: int) -> list[Measurement]:
-    messages = {size: torch.zeros(size // 4) for size in sizes}
-    port = torch.zeros(1, dtype=torch.int64)
-    group = Group(rank, 2, "127.0.0.1", 0)
-    hub = Hub(group) if rank == SERVER_RANK else None
-    if hub is not None:
-        port[0] = hub.port
-    dist.broadcast(port, 0)  # pyright: ignore[reportUnknownMemberType]
-    with closing(hub or Link(group._replace(port=int(port)))) as end:
-        if isinstance(end, Hub):
-            end.meet()
-        return [
-            Measurement(
-                (1.0, size), _time_repeats(partial(_exchange_message, message, end), repeats) / 2.0
-            )
-            for size, message in messages.items()
-        ]
-
-
-def _exchange_message(message: torch.Tensor, end: Hub | Link) -> None:
-    """Send a message between server and worker, as those of a run do, and back."""
-    if isinstance(end, Hub):
-        end.send(0, Header(Kind.WORK), message)
-        answer = end.receive()
-        assert answer is not None
-        assert answer.header is not None
-        fill(message, answer.header, answer.body)
-    else:
-        fill(message, *end.receive())
-        end.send(Header(Kind.DONE), message)
-
-
-def _reductions(
-    counts: Sequence[int], sizes: Sequence[int], repeats: int, rank: int
-) -> list[Measurement]:
-    """Time the all-reduces that a rank takes part in."""
-    all_reduce = cast(Callable[..., object], dist.all_reduce)  # pyright: ignore[reportUnknownMemberType]
-    found: list[Measurement] = []
-    for count in counts:
-        # Created by all ranks, members or not.
-        group = dist.new_group(list(range(count)))  # pyright: ignore[reportUnknownMemberType]
-        for size in sizes if rank < count else ():
-            messages = 2 * (count - 1)
-            seconds = _time_repeats(
-                partial(all_reduce, torch.zeros(size // 4), group=group), repeats
-            )
-            found.append(Measurement((messages, messages * size / count), seconds))
-    return found
