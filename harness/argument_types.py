@@ -7,10 +7,10 @@ reported at once.
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.base.errors import UserError
 from harness.base.files import run_file
 from harness.experiment.device import known_device
 from harness.store import folder_of_run
@@ -18,30 +18,51 @@ from harness.store import folder_of_run
 if TYPE_CHECKING:
     from harness.experiment.pools import Submission
 
-__all__ = ["add_carriers", "add_run_file", "count", "device", "run_folder", "seed", "submission_of"]
+__all__ = [
+    "add_carriers",
+    "add_stored_run",
+    "count",
+    "device",
+    "seed",
+    "submission_of",
+    "whole",
+    "wholes",
+]
 
 
-def seed(text: str) -> int:
-    """A seed from ``--seed``.
-
-    Raises:
-        UserError: it is no whole number from 0, or has more than 18 digits.
-    """
-    if not text.isdecimal() or len(text) > 18:
-        raise UserError(f"--seed {text[:60]}: allowed: a whole number from 0")
-    return int(text)
+MOST = 10**18
 
 
-def count(text: str) -> int:
-    """A number of jobs or seeds.
+def whole(least: int = 1, most: int = MOST) -> Callable[[str], int]:
+    """The type of a whole number from ``least`` to ``most``."""
+    limit = "" if most == MOST else f" to {most}"
 
-    Raises:
-        ArgumentTypeError: it is no whole number from 1 to 1000.
-    """
-    if not (text.isdecimal() and len(text) <= 18 and 1 <= int(text) <= 1000):
-        told = f"{text[:60]!r} is not allowed; allowed: a whole number from 1 to 1000"
-        raise ArgumentTypeError(told)
-    return int(text)
+    def parse(text: str) -> int:
+        if not (text.isdecimal() and len(text) <= 19 and least <= int(text) <= most):
+            allowed = f"a whole number from {least}{limit}"
+            raise ArgumentTypeError(f"{text[:60]!r} is not allowed; allowed: {allowed}")
+        return int(text)
+
+    return parse
+
+
+def wholes(most: int = MOST) -> Callable[[str], list[int]]:
+    """The type of whole numbers from 1 to ``most`` with commas, as ``1,4,16``."""
+    limit = "" if most == MOST else f" to {most}"
+
+    def parse(text: str) -> list[int]:
+        try:
+            return [whole(1, most)(part.strip()) for part in text.split(",")]
+        except ArgumentTypeError as error:
+            allowed = f"whole numbers from 1{limit}, as 1,4,16"
+            raise ArgumentTypeError(f"{text[:60]!r} is not allowed; allowed: {allowed}") from error
+
+    return parse
+
+
+seed = whole(0)
+
+count = whole(1, 1000)
 
 
 def device(text: str) -> str:
@@ -53,17 +74,13 @@ def device(text: str) -> str:
     return known_device(text)
 
 
-def run_folder(text: str) -> Path:
-    """The folder of a stored run.
-
-    Raises:
-        UserError: the folder holds no run.
-    """
-    return folder_of_run(Path(text))
-
-
-def add_run_file(parser: ArgumentParser) -> None:
-    """Declare the run file of a stored run: the run itself is data, and names no code."""
+def add_stored_run(parser: ArgumentParser) -> None:
+    """Declare the folder of a stored run, and its run file: the run is data, and names no code."""
+    parser.add_argument(
+        "folder",
+        type=lambda text: folder_of_run(Path(text)),
+        help="folder of the run, as printed by lagbench runs",
+    )
     parser.add_argument(
         "file",
         nargs="?",
@@ -76,7 +93,7 @@ def add_carriers(parser: ArgumentParser) -> None:
     """Declare the job backend of a grid: ``--submit``, ``--runs-per-job``."""
     parser.add_argument("--submit", help="job backend: slurm, local, dask, ray, or MODULE:FUNCTION")
     parser.add_argument(
-        "--runs-per-job", type=int, default=1, help="with --submit: number of runs in a job (1)"
+        "--runs-per-job", type=count, default=1, help="with --submit: number of runs in a job (1)"
     )
 
 
@@ -84,11 +101,8 @@ def submission_of(arguments: Namespace) -> Submission | None:
     """The job backend of the options; None for processes on this machine.
 
     Raises:
-        UserError: an unknown backend, a missing package, or an invalid ``--runs-per-job``.
+        UserError: an unknown backend, or a missing package.
     """
-    if not 1 <= arguments.runs_per_job <= 1000:
-        told = "allowed: a whole number from 1 to 1000"
-        raise UserError(f"--runs-per-job {arguments.runs_per_job}: {told}")
     if arguments.submit is None:
         return None
     from harness.experiment.pools import Submission, check

@@ -45,38 +45,26 @@ __all__ = [
 ]
 
 COMMANDS = {
-    "simulate": ("harness.commands.simulate", "time a cluster: throughput, speed-up, staleness"),
-    "runs": ("harness.commands.runs", "list the runs of a store, or of every store in a folder"),
-    "compare-algorithms": (
-        "harness.commands.compare_algorithms",
-        "compare algorithms on a run file, over numbers of workers and seeds",
-    ),
-    "tolerate": (
-        "harness.commands.tolerate",
-        "find the workers, staleness, delay or message loss at which a run file breaks",
-    ),
-    "advise": (
-        "harness.commands.advise",
-        "advise on the algorithm and the number of workers of a run file",
-    ),
-    "check-algorithm": (
-        "harness.commands.check_algorithm",
-        "check an algorithm against the promises of every algorithm",
-    ),
-    "corpus": ("harness.commands.corpus", "make, validate, fetch, import and align corpora"),
-    "train": ("harness.commands.train", "train one run file on a simulated cluster"),
-    "replay": ("harness.commands.replay", "replay a recorded run in its recorded order"),
-    "compare": (
-        "harness.commands.compare",
-        "compare a run on real processes with the simulator's prediction",
-    ),
-    "validate": ("harness.commands.validate", "compare real processes with the simulator"),
-    "predict": ("harness.commands.predict", "predict the time of a run on a cluster"),
-    "calibrate": ("harness.commands.calibrate", "measure this machine, and write a cluster file"),
-    "reproduce": ("reproductions.command", "reproduce a paper's exhibits and claims, as a PDF"),
-    "report": ("harness.commands.report", "rebuild a report from its folder, without training"),
+    "simulate": "time a cluster: throughput, speed-up, staleness",
+    "runs": "list the runs of a store, or of every store in a folder",
+    "compare-algorithms": "compare algorithms on a run file, over numbers of workers and seeds",
+    "tolerate": "find the workers, staleness, delay or message loss at which a run file breaks",
+    "advise": "advise on the algorithm and the number of workers of a run file",
+    "check-algorithm": "check an algorithm against the promises of every algorithm",
+    "corpus": "make, validate, fetch, import and align corpora",
+    "train": "train one run file on a simulated cluster",
+    "replay": "replay a recorded run in its recorded order",
+    "compare": "compare a run on real processes with the simulator's prediction",
+    "validate": "compare real processes with the simulator",
+    "predict": "predict the time of a run on a cluster",
+    "calibrate": "measure this machine, and write a cluster file",
+    "reproduce": "reproduce a paper's exhibits and claims, as a PDF",
+    "report": "rebuild a report from its folder, without training",
 }
-"""Module and one-line description of every subcommand."""
+"""One-line description of every subcommand, whose module in `harness.commands` has its name."""
+
+ELSEWHERE = {"reproduce": "reproductions.command"}
+"""Modules of the subcommands that are not there."""
 
 OPTIONS = ("--help", "--version", "-h")
 
@@ -114,8 +102,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Reject bad usage; `exit_code` prints the line."""
-        shown = message if len(message) <= MOST_SAID else f"{message[: MOST_SAID - 3]}..."
-        raise UserError(f"{self.prog}: {shown} (see {self.prog} --help)")
+        text = message if len(message) <= MOST_SAID else f"{message[: MOST_SAID - 3]}..."
+        raise UserError(f"{self.prog}: {text} (see {self.prog} --help)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -172,9 +160,9 @@ def exit_code(run: Callable[[], int], interrupted: str = "interrupted") -> int:
     except OSError as error:
         return _refuse(fails_import(error) or machine_error(error))
     except Exception as error:
-        if (told := lacks_memory(error) or fails_import(error)) is None:
+        if (refusal := lacks_memory(error) or fails_import(error)) is None:
             raise
-        return _refuse(told)
+        return _refuse(refusal)
 
 
 def _check_environment() -> None:
@@ -186,8 +174,8 @@ def _check_environment() -> None:
     try:
         Path.cwd()
     except OSError as error:
-        told = f"cannot be found ({error.strerror}); allowed: a folder that exists"
-        raise UserError(f"working folder: {told}") from error
+        mistake = f"cannot be found ({error.strerror}); allowed: a folder that exists"
+        raise UserError(f"working folder: {mistake}") from error
     notice.check_environment()
 
 
@@ -214,14 +202,15 @@ def parser_of(asked: str | None, *, every: bool = False) -> Parser:
         every: whether all commands are imported.
     """
     parser = Parser(prog="lagbench", description="What does parallelism do to training?")
-    told = ", ".join(f"{name} {version_of(name)}" for name in ("torch", "numba", "numpy"))
-    known = f"lagbench {version_of('lagbench')} ({told})"
-    parser.add_argument("--version", action="version", version=known)
+    libraries = ", ".join(f"{name} {version_of(name)}" for name in ("torch", "numba", "numpy"))
+    version = f"lagbench {version_of('lagbench')} ({libraries})"
+    parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, (module_name, description) in COMMANDS.items():
+    for name, description in COMMANDS.items():
         command = commands.add_parser(name, help=description, description=description)
         if every or name == asked:
-            module = import_module(module_name)
+            place = f"harness.commands.{name.replace('-', '_')}"
+            module = import_module(ELSEWHERE.get(name, place))
             module.configure(command)
             command.set_defaults(run=module.run)
     return parser

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from harness import argument_types
-from harness.base.errors import EXIT_RUN_FAILED, UserError
+from harness.base.errors import EXIT_RUN_FAILED
 from harness.base.files import DEFAULT_STORE, describe_choices, run_file
+from harness.base.log import say
 from harness.cli import Parser, exit_code, run_process
 from harness.experiment.device import resolve
 from harness.kernels import notice
-from harness.processes.group import GOES_ON, LISTENING, SECRET, allow_files, say
+from harness.processes.group import GOES_ON, LISTENING, SECRET, allow_files
 
 NEEDED = ("harness.processes.rank_main", "harness.kernels.preload", "pyarrow.parquet")
 """Modules that every process of a group imports."""
@@ -46,12 +47,12 @@ def parser() -> Parser:
     )
     p.add_argument(
         "--processes",
-        type=int,
+        type=argument_types.whole(2, 1000),
         help="start N processes on this machine: one server, the others workers",
     )
     p.add_argument(
         "--restarts",
-        type=int,
+        type=argument_types.whole(0, 1000),
         default=0,
         help="with --processes: total number of restarts of failed workers (0)",
     )
@@ -66,25 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(asked: argparse.Namespace, words: Sequence[str]) -> int:
-    _check(asked)
-    if asked.processes is not None:
-        return _start(asked.processes, asked.restarts, words)
-    return _take_part(asked)
-
-
-def _check(asked: argparse.Namespace) -> None:
-    """Check the options.
-
-    Raises:
-        UserError: an option that is not allowed.
-    """
     if asked.device is not None:
         resolve(asked.device)
     if asked.processes is not None:
-        if not 2 <= asked.processes <= 1000:
-            raise UserError(f"--processes {asked.processes}: allowed: 2 to 1000")
-        if not 0 <= asked.restarts <= 1000:
-            raise UserError(f"--restarts {asked.restarts}: allowed: 0 to 1000")
+        return _start(asked.processes, asked.restarts, words)
+    return _take_part(asked)
 
 
 def _take_part(asked: argparse.Namespace) -> int:

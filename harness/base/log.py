@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 
-__all__ = ["LOG"]
+__all__ = ["LOG", "say"]
 
 LOG = logging.getLogger("lagbench")
 
@@ -27,3 +27,8 @@ if not LOG.handlers:  # else a program has said already where they go
     LOG.propagate = False  # or a program that logs would have each line twice
 if LOG.level == logging.NOTSET:
     LOG.setLevel(logging.INFO)
+
+
+def say(line: str) -> None:
+    """Print a line on standard error; standard output carries the results."""
+    LOG.info("%s", line)

@@ -18,6 +18,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.resources import files
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -63,22 +64,24 @@ class Entry:
             UserError: a plugin's module cannot be imported, or has no such object.
         """
         module, _, path = self.value.partition(":")
-        if self.ours:
-            return getattr(import_module(module), path)
         try:
-            found: Any = import_module(module)
-            for part in path.split(".") if path else ():
-                found = getattr(found, part)
+            return _attribute(import_module(module), path)
         except RAISED as error:  # an import may raise anything
-            told = f"plugin {self.name} ({self.value}): {describe_raised(error)}"
-            raise UserError(told) from error
-        return found
+            if self.ours:
+                raise
+            mistake = f"plugin {self.name} ({self.value}): {describe_raised(error)}"
+            raise UserError(mistake) from error
 
     @property
     def folder(self) -> Path:
         """The folder that an entry of clusters or runs names, inside its package."""
         package, _, folder = self.value.partition(":")
         return Path(str(files(package))) / folder
+
+
+def _attribute(module: object, path: str) -> Any:
+    """The object of a module at a path with dots; the module itself at an empty one."""
+    return attrgetter(path)(module) if path else module
 
 
 @cache
@@ -149,8 +152,8 @@ def import_modules(names: Iterable[object], where: str, folder: Path) -> None:
         try:
             import_module(name)
         except RAISED as error:  # an import may raise anything
-            told = f"{name!r} cannot be imported ({describe_raised(error)})"
-            raise UserError(f"{where}: {told}") from error
+            mistake = f"{name!r} cannot be imported ({describe_raised(error)})"
+            raise UserError(f"{where}: {mistake}") from error
 
 
 OBJECT = "a name as 'my_module:make_model', of a module beside the file or installed"
@@ -172,9 +175,8 @@ def find_object(name: str, where: str, folder: Path) -> Any:
     if not (module and colon and path):
         raise UserError(f"{where}: {name!r} is not allowed; allowed: {OBJECT}")
     import_modules([module], where, folder)
-    found: Any = import_module(module)
-    for part in path.split("."):
-        if not hasattr(found, part):
-            raise UserError(f"{where}: {name!r}: {module} has no {path!r}; allowed: {OBJECT}")
-        found = getattr(found, part)
-    return found
+    try:
+        return _attribute(import_module(module), path)
+    except AttributeError as error:
+        mistake = f"{name!r}: {module} has no {path!r}; allowed: {OBJECT}"
+        raise UserError(f"{where}: {mistake}") from error

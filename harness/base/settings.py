@@ -56,6 +56,7 @@ __all__ = [
     "open_gzip",
     "rate",
     "ratio",
+    "read_value",
     "setting",
     "size",
     "text_of",
@@ -133,6 +134,13 @@ _hints_of = cache(get_type_hints)
 """The types of a class's fields; they never change."""
 
 
+class Contradiction(UserError):  # noqa: N818 (what is wrong with settings)
+    """Settings break a rule across fields: their class, the key, and the mistake."""
+
+    def __str__(self) -> str:
+        return "{}.{}: {}".format(*self.args)
+
+
 @dataclass(frozen=True)
 class Spec:
     """Base of all settings classes: checks its fields, and converts itself to plain data."""
@@ -147,7 +155,7 @@ class Spec:
                 object.__setattr__(self, entry.name, checked)
         trouble = self.trouble()
         if trouble is not None:
-            raise UserError(f"{type(self).__name__}.{trouble[0]}: {trouble[1]}")
+            raise Contradiction(type(self).__name__, *trouble)
 
     def trouble(self) -> tuple[str, str] | None:
         """The first broken rule across fields: (key, mistake and allowed values); else None."""
@@ -187,6 +195,14 @@ def load_toml(path: str | Path) -> dict[str, object]:
         raise UserError(f"{path}: not valid TOML: {str(error).splitlines()[0]}") from error
 
 
+def read_value(text: str) -> object:
+    """Parse a value in TOML; a word without quotes, which a shell would remove, is a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except ValueError:
+        return text
+
+
 def build(
     spec: type[_Built], table: object, where: str, key: str = "", named: Callable[[str], str] = str
 ) -> _Built:
@@ -220,22 +236,13 @@ def build(
         for name, entry in known.items()
         if name in values or _refuse_missing(entry, where, _join(key, named(name)), hints[name])
     }
-    if issubclass(spec, Spec):
-        _explain_trouble(spec, built, where, key)
     try:
         return spec(**built)
+    except Contradiction as error:
+        _, name, mistake = error.args
+        raise UserError(f"{where}: {_join(key, name)}: {mistake}") from error
     except UserError as error:  # from `__post_init__`: settings that contradict each other
         raise UserError(f"{where}: {f'{key}: ' if key else ''}{error}") from error
-
-
-def _explain_trouble(spec: type[Spec], built: dict[str, Any], where: str, key: str) -> None:
-    """Check the rules across fields on a draft, so that the message can name the file."""
-    draft = object.__new__(spec)
-    for entry in fields(spec):
-        object.__setattr__(draft, entry.name, built.get(entry.name, entry.default))
-    trouble = draft.trouble()
-    if trouble is not None:
-        raise UserError(f"{where}: {_join(key, trouble[0])}: {trouble[1]}")
 
 
 def _value(entry: Field[Any], values: _Table, kind: Any, where: str, key: str) -> object:

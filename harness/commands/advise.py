@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from harness import argument_types
 from harness.base.files import cluster_file, describe_choices, run_file
@@ -34,11 +33,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--workers",
-        default="",
+        type=argument_types.wholes(),
+        default=(),
         help="numbers of workers beside 1, e.g. 4,16 (default: powers of 2 up to the cluster's)",
     )
     parser.add_argument(
         "--intervals",
+        type=argument_types.wholes(),
         default="4,16,64",
         help="minibatches of a worker between two rounds (4,16,64)",
     )
@@ -55,35 +56,23 @@ def run(arguments: argparse.Namespace) -> int:
     """Search, print the advice with all candidates, and write it."""
     from dataclasses import replace
 
-    from harness.base.errors import EXIT_DONE
     from harness.commands import advice_text
-    from harness.experiment.grid import Runner, idle_lines, repeat_lines
     from harness.search.advice import AdviceSearch, expand, make_plan, worker_counts
     from harness.simulator import load_cluster
-    from harness.store import Store
-    from harness.store.files import writable_folder
 
     base, _ = overrides.base_of(arguments)
     if arguments.machines is not None:
         base = replace(base, cluster=load_cluster(arguments.machines))
     named = [word.strip() for word in arguments.algorithms.split(",") if word.strip()]
-    intervals = overrides.numbers(arguments.intervals, "--intervals")
-    methods = overrides.named_methods([*expand(named, intervals)], base)
-    counts = worker_counts(base.cluster.size, overrides.numbers(arguments.workers))
+    methods = overrides.named_methods([*expand(named, arguments.intervals)], base)
+    counts = worker_counts(base.cluster.size, arguments.workers)
     arguments.rates = "sweep"  # the search ranks candidates each at its best rate
     grid = overrides.grid_of(arguments, base, methods, counts)
     seed, rate = base.seed, base.schedule.rate
     grid = grid.drop_impossible(lambda method, count: grid.configure(method, count, rate, seed))
     plan = make_plan(grid, arguments.target, arguments.budget)
-    store = Store(writable_folder(arguments.out, "--out") / "runs")
-    for line in repeat_lines([grid.configure(*pair, rate, seed) for pair in grid.pairs]):
-        print(line, file=sys.stderr, flush=True)
-    with Runner(store, arguments.jobs, argument_types.submission_of(arguments)) as runner:
-        found = AdviceSearch(plan, grid, runner).run()
-    for line in idle_lines(run for cell in found.cells for run in cell.runs):
-        print(line, file=sys.stderr, flush=True)
-    answer = advice_text.answer_of(found)
-    answer.write(arguments.out)
-    print(answer)
-    print(f"{arguments.out / 'index.html'}")
-    return EXIT_DONE
+    configs = [grid.configure(*pair, rate, seed) for pair in grid.pairs]
+    with overrides.open_runner(arguments, configs) as runner:
+        outcome = AdviceSearch(plan, grid, runner).run()
+    runs = [run for cell in outcome.cells for run in cell.runs]
+    return overrides.finish(arguments, advice_text.answer_of(outcome), runs)

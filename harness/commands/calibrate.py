@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
+
+from harness import argument_types
+from harness.base.errors import EXIT_DONE, UserError
+from harness.base.log import say
 
 __all__ = ["configure", "run"]
 
@@ -13,18 +16,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--out", type=Path, required=True, help="the cluster file to write")
     parser.add_argument(
-        "--workers", type=int, default=4, help="number of workers in the cluster file (4)"
+        "--workers",
+        type=argument_types.whole(1, 1_000_000),
+        default=4,
+        help="number of workers in the cluster file (4)",
     )
     parser.add_argument("--name", default="this machine", help="the cluster's name")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, fit and write."""
-    from harness.base.errors import EXIT_DONE, UserError
     from harness.store.files import replacing
 
-    if not 1 <= arguments.workers <= 1_000_000:
-        raise UserError(f"--workers {arguments.workers}: allowed: 1 to 1000000")
     if arguments.out.exists():
         raise UserError(f"--out {arguments.out}: exists already; allowed: a new file")
     if not arguments.out.parent.is_dir():
@@ -33,8 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--name {arguments.name!r}: allowed: letters without quotes")
     from harness.fidelity.calibrate import calibrate, cluster_text
 
-    found = calibrate(lambda line: print(f"measuring {line}", file=sys.stderr, flush=True))
-    text = cluster_text(found, arguments.workers, arguments.name)
+    costs = calibrate(lambda line: say(f"measuring {line}"))
+    text = cluster_text(costs, arguments.workers, arguments.name)
     with replacing(arguments.out) as path:
         path.write_text(text, encoding="utf-8")
     print(text, end="")

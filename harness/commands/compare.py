@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from harness import argument_types
+from harness.base.errors import EXIT_DONE
 from harness.base.files import cluster_file
+from harness.base.log import say
 
 __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "folder",
-        type=argument_types.run_folder,
-        help="folder of the run, as printed by lagbench runs",
-    )
-    argument_types.add_run_file(parser)
+    argument_types.add_stored_run(parser)
     parser.add_argument(
         "--cluster",
         type=cluster_file,
@@ -28,16 +24,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate the run's cluster, and print measurement and prediction."""
-    from harness.base.errors import EXIT_DONE
     from harness.fidelity.compare import compare_to_prediction, format_comparison
     from harness.simulator import load_cluster
 
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
-    for line in format_comparison(
-        compare_to_prediction(arguments.folder, cluster, say, arguments.file)
-    ):
-        print(line)
+    comparison = compare_to_prediction(arguments.folder, cluster, say, arguments.file)
+    print(*format_comparison(comparison), sep="\n")
     return EXIT_DONE

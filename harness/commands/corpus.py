@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.argument_types import whole
 from harness.base.errors import UserError, name_error
 
 if TYPE_CHECKING:
@@ -63,11 +64,11 @@ def _describe(folder: Path, corpus: Corpus) -> None:
 def _configure_validate(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("folder", type=Path, help="folder of a corpus that the other verbs made")
     verb.add_argument(
-        "--frames", type=int, default=400_000, help="largest number of training frames"
+        "--frames", type=whole(), default=400_000, help="largest number of training frames"
     )
-    verb.add_argument("--epochs", type=int, default=6)
-    verb.add_argument("--units", type=int, default=256, help="width of a hidden layer")
-    verb.add_argument("--layers", type=int, default=3, help="hidden layers of the deep model")
+    verb.add_argument("--epochs", type=whole(), default=6)
+    verb.add_argument("--units", type=whole(), default=256, help="width of a hidden layer")
+    verb.add_argument("--layers", type=whole(), default=3, help="hidden layers of the deep model")
     verb.add_argument("--seed", type=int, default=0)
 
 
@@ -75,9 +76,6 @@ def _validate(arguments: argparse.Namespace) -> int:
     from data_synth.storage import load
     from data_synth.validate import Effort, validate
 
-    for name in ("frames", "epochs", "units", "layers"):
-        if getattr(arguments, name) < 1:
-            raise UserError(f"--{name} {getattr(arguments, name)}: at least 1 is allowed")
     effort = Effort(
         train_frames=arguments.frames,
         epochs=arguments.epochs,
@@ -117,11 +115,11 @@ def _configure_align(verb: argparse.ArgumentParser) -> None:
 
 def _alignment_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
-        "--leaves", type=int, default=300, help="number of tied states; 0 keeps monophones"
+        "--leaves", type=whole(0), default=300, help="number of tied states; 0 keeps monophones"
     )
-    verb.add_argument("--rounds", type=int, default=10, help="realignments of phones")
+    verb.add_argument("--rounds", type=whole(), default=10, help="realignments of phones")
     verb.add_argument(
-        "--tied-rounds", type=int, default=4, help="number of realignments with tied states"
+        "--tied-rounds", type=whole(), default=4, help="number of realignments with tied states"
     )
     verb.add_argument("--skip-bad", action="store_true", help="leave out bad utterances, counted")
 
@@ -129,13 +127,9 @@ def _alignment_options(verb: argparse.ArgumentParser) -> None:
 def _effort(arguments: argparse.Namespace) -> Effort:
     from data_synth.targets import Effort
 
-    least = {"leaves": 0, "rounds": 1, "tied_rounds": 1}
-    given = {name: getattr(arguments, name) for name in least}
-    for name, value in given.items():
-        if value < least[name]:
-            option = "--" + name.replace("_", "-")
-            raise UserError(f"{option} {value}: at least {least[name]} is allowed")
-    return Effort(**given)
+    return Effort(
+        rounds=arguments.rounds, tied_rounds=arguments.tied_rounds, leaves=arguments.leaves
+    )
 
 
 def _align(arguments: argparse.Namespace) -> int:
@@ -143,8 +137,8 @@ def _align(arguments: argparse.Namespace) -> int:
     from data_synth.targets import realign_corpus
 
     _refuse_existing(arguments.out)
-    effort = _effort(arguments)  # checks the options before the alignment
-    corpus = realign_corpus(load(arguments.folder), effort, print, arguments.skip_bad)
+    corpus = load(arguments.folder)
+    corpus = realign_corpus(corpus, _effort(arguments), print, arguments.skip_bad)
     save(corpus, arguments.out)
     _describe(arguments.out, corpus)
     return 0
@@ -224,7 +218,7 @@ def _read_valid_arpa(path: Path | None) -> bytes | None:
 
 def _configure_knobs(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("preset", help="a continuous preset, e.g. mandarin-like")
-    verb.add_argument("--epochs", type=int, default=6)
+    verb.add_argument("--epochs", type=whole(), default=6)
 
 
 def _knobs(arguments: argparse.Namespace) -> int:
@@ -233,8 +227,6 @@ def _knobs(arguments: argparse.Namespace) -> int:
 
     if arguments.preset not in PRESETS:
         raise name_error("corpus knobs", arguments.preset, PRESETS)
-    if arguments.epochs < 1:
-        raise UserError(f"--epochs {arguments.epochs}: at least 1 is allowed")
     table(arguments.preset, Effort(epochs=arguments.epochs), lambda line: print(line, flush=True))
     return 0
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
-import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import argument_types
-from harness.base.errors import UserError
+from harness.base.errors import EXIT_DONE, UserError
+from harness.base.log import say
+from harness.base.settings import read_value
 
 if TYPE_CHECKING:
     from harness.experiment.experiment import AnyExperiment
+    from harness.experiment.grid import Runner
     from harness.experiment.methods import Method
     from harness.search.comparison import Grid
+    from harness.store import Run
+    from reports.answers import Answer
 
 __all__ = [
     "add_changes",
@@ -25,10 +28,10 @@ __all__ = [
     "add_workers",
     "base_of",
     "changes",
+    "finish",
     "grid_of",
     "named_methods",
-    "numbers",
-    "seeds_from",
+    "open_runner",
 ]
 
 Changes = list[tuple[tuple[str, ...], object]]
@@ -37,7 +40,10 @@ Changes = list[tuple[tuple[str, ...], object]]
 def add_workers(parser: argparse.ArgumentParser) -> None:
     """Declare the option for numbers of workers."""
     parser.add_argument(
-        "--workers", default="", help="numbers of workers, e.g. 1,4,16 (default: the run file's)"
+        "--workers",
+        type=argument_types.wholes(),
+        default=(),
+        help="numbers of workers, e.g. 1,4,16 (default: the run file's)",
     )
 
 
@@ -50,7 +56,7 @@ def add_changes(parser: argparse.ArgumentParser, seeds: int) -> None:
     """
     parser.add_argument(
         "--seeds",
-        type=int,
+        type=argument_types.count,
         default=seeds,
         help=f"number of seeds, counted from the run file's ({seeds})",
     )
@@ -69,6 +75,7 @@ def add_rates(parser: argparse.ArgumentParser) -> None:
     """Declare ``--rates``, the source of learning rates."""
     parser.add_argument(
         "--rates",
+        choices=("sweep", "file"),
         default="sweep",
         help="learning rates: sweep (default) searches one for each method and number of workers;"
         " file uses the run file's",
@@ -93,31 +100,45 @@ def add_execution(parser: argparse.ArgumentParser, out: str, what: str) -> None:
     argument_types.add_carriers(parser)
 
 
-def seeds_from(first: int, count: int) -> range:
-    """``count`` seeds from ``first`` on.
-
-    Raises:
-        UserError: ``count`` is below 1.
-    """
-    if count < 1:
-        raise UserError(f"--seeds: {count}; allowed: from 1")
-    return range(first, first + count)
-
-
-def numbers(text: str, option: str = "--workers") -> list[int]:
-    """Parse whole numbers from 1, as ``1,4,16``.
+def open_runner(arguments: argparse.Namespace, configs: Iterable[AnyExperiment]) -> Runner:
+    """What executes runs and keeps them in the folder of the outputs.
 
     Args:
-        text: the numbers, with commas.
-        option: the option, for the message.
+        arguments: options of `add_execution`.
+        configs: configurations at which some of the runs are known beforehand.
 
     Raises:
-        UserError: a part is no whole number from 1.
+        UserError: the folder cannot be written, or an unknown job backend.
     """
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise UserError(f"{option}: {text!r}; allowed: whole numbers from 1, as 1,4,16")
-    return [int(word) for word in words]
+    from harness.experiment.grid import Runner, repeat_lines
+    from harness.store import Store
+    from harness.store.files import writable_folder
+
+    store = Store(writable_folder(arguments.out, "--out") / "runs")
+    submission = argument_types.submission_of(arguments)
+    for line in repeat_lines(configs):
+        say(line)
+    return Runner(store, arguments.jobs, submission)
+
+
+def finish(
+    arguments: argparse.Namespace, answer: Answer, runs: Iterable[Run], idle: str = ""
+) -> int:
+    """Write and print an answer, and tell which settings of its runs had no effect.
+
+    Args:
+        arguments: options of `add_execution`.
+        answer: what the command has found.
+        runs: all runs that it is found from.
+        idle: a setting without effect; empty for those that no run has read.
+    """
+    from harness.experiment.grid import idle_lines
+
+    for line in [f"no effect: {idle}"] if idle else idle_lines(runs):
+        say(line)
+    answer.write(arguments.out)
+    print(answer, arguments.out / "index.html", sep="\n")
+    return EXIT_DONE
 
 
 def changes(texts: Sequence[str]) -> Changes:
@@ -136,10 +157,7 @@ def _change(text: str) -> tuple[tuple[str, ...], object]:
         raise UserError(
             f"--set: {text!r} is not allowed; allowed: key=value, as schedule.rate=0.01"
         )
-    try:
-        return steps, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:  # a word without quotes, which a shell would remove
-        return steps, value.strip()
+    return steps, read_value(value.strip())
 
 
 def base_of(arguments: argparse.Namespace) -> tuple[AnyExperiment, Method]:
@@ -183,7 +201,7 @@ def named_methods(words: Sequence[str], base: AnyExperiment) -> list[Method]:
     others = [each.label for each in named if way(each.protocol) != way(file)]
     if others:
         on = "" if len(others) == len(named) else f" on {', '.join(others)}"
-        print(f"no effect{on}: protocol (data are handed out in another way)", file=sys.stderr)
+        say(f"no effect{on}: protocol (data are handed out in another way)")
     return [each if each.label in others else replace(each, protocol=file) for each in named]
 
 
@@ -200,9 +218,6 @@ def grid_of(
         base: configuration of the run file.
         methods: methods that replace its algorithm and protocol.
         workers: numbers of workers; empty for the file's.
-
-    Raises:
-        UserError: no seeds, or an unknown source of rates.
     """
     from dataclasses import replace
     from typing import cast
@@ -214,8 +229,6 @@ def grid_of(
         trained = base.with_algorithm(method.algorithm, method.protocol)
         return replace(trained, workers=workers, schedule=schedule, seed=seed)
 
-    if arguments.rates not in ("sweep", "file"):
-        raise UserError(f"--rates: {arguments.rates!r}; allowed: sweep, file")
-    seeds = seeds_from(base.seed, arguments.seeds)
+    seeds = range(base.seed, base.seed + arguments.seeds)
     rates = None if arguments.rates == "sweep" else base.schedule.rate
     return Grid(build_config, methods, workers or [base.workers], seeds, base.schedule.rate, rates)

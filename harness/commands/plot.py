@@ -230,11 +230,5 @@ def _values(timing: Timing) -> str:
 
 def _legend(axes: Axes) -> None:
     """Draw the legend above the axes, where it hides no data."""
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        borderpad=0,
-        ncols=2,
-        handlelength=1.8,
-        columnspacing=1.0,
-    )
+    place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderpad": 0}
+    axes.legend(**place, ncols=2, handlelength=1.8, columnspacing=1.0)

@@ -8,7 +8,10 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from harness import argument_types
+from harness.base.errors import EXIT_DONE, UserError
 from harness.base.files import cluster_file, describe_choices, run_file
+from harness.base.log import say
 
 __all__ = ["configure", "run"]
 
@@ -25,7 +28,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--cluster", type=cluster_file, help="cluster that replaces the run file's, by name or file"
     )
     parser.add_argument(
-        "--workers", type=int, help="number of workers that replaces the run file's"
+        "--workers",
+        type=argument_types.whole(1, 1_000_000),
+        help="number of workers that replaces the run file's",
     )
     parser.add_argument(
         "--target",
@@ -56,12 +61,10 @@ BuildTable = Callable[[Path, Callable[[str], None]], Iterable[Sequence[str]]]
 
 def _print_plan(arguments: argparse.Namespace, build_table: BuildTable) -> int:
     """Print the rows of a plan, and write them to ``--out`` if given."""
-    from harness.base.errors import EXIT_DONE, UserError
-
     for option in ("cluster", "workers", "target", "kept"):
         if getattr(arguments, option) is not None:
             raise UserError(f"--{option}: for a run; {arguments.file} is a plan")
-    rows = list(build_table(arguments.file, lambda line: print(line, file=sys.stderr)))
+    rows = list(build_table(arguments.file, say))
     csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
     if arguments.out is not None:
         from harness.simulator.timeline_file import atomic_output
@@ -73,7 +76,6 @@ def _print_plan(arguments: argparse.Namespace, build_table: BuildTable) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Print the prediction of a run."""
-    from harness.base.errors import EXIT_DONE, UserError
     from harness.base.reads import Reads, watch
     from harness.experiment.run_file import application_of_config, load_run
     from harness.fidelity.predict import prediction
@@ -82,20 +84,18 @@ def _run(arguments: argparse.Namespace) -> int:
 
     if arguments.out is not None:
         raise UserError(f"--out {arguments.out}: for a plan; {arguments.file} is a run")
-    if arguments.workers is not None and not 1 <= arguments.workers <= 1_000_000:
-        raise UserError(f"--workers {arguments.workers}: allowed: 1 to 1000000")
     if arguments.kept is not None and not 0.0 < arguments.kept <= 1.0:
         raise UserError(f"--kept {arguments.kept}: allowed: above 0, to 1")
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
     run = load_run(arguments.file)
     config = run.with_cluster(cluster, arguments.workers)
     for line in describe_repeats(config.cluster, config.count):
-        print(line, file=sys.stderr)
+        say(line)
     options = cluster, arguments.workers, arguments.target, arguments.kept
     pieces = application_of_config(config).pieces(config, lambda line: None)
     with watch(Reads(config.cluster, load_bundled(config.cluster.name))) as reads:
         lines = [*prediction(run, pieces, *options)]
     print("\n".join(lines))
     for line in describe_idle([reads.unread()]):
-        print(line, file=sys.stderr)
+        say(line)
     return EXIT_DONE

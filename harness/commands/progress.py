@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 
+from harness.base.log import say
 from harness.base.settings import format_quantity, format_seconds
 
 __all__ = ["Progress"]
@@ -17,11 +17,6 @@ LARGE = 1e9
 EVERY_S = 5.0
 ENOUGH_S = 1.0
 """Seconds of work after which the time left is estimated from it."""
-
-
-def print_on_stderr(line: str) -> None:
-    """Print one line on stderr, unbuffered."""
-    print(line, file=sys.stderr, flush=True)
 
 
 class Progress:
@@ -37,7 +32,7 @@ class Progress:
         self,
         pieces: int,
         clock: Callable[[], float] = time.monotonic,
-        say: Callable[[str], object] = print_on_stderr,
+        say: Callable[[str], object] = say,
     ) -> None:
         self.pieces, self.clock = pieces, clock
         self.say = say

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args, get_type_hints
 
 from harness.base.errors import UserError
 from harness.base.registry import entries, import_modules
-from harness.base.settings import build, meanings
+from harness.base.settings import build, meanings, read_value
 from harness.cli import Parser
 from harness.simulator import load_protocol, load_protocols
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from harness.simulator import Cluster
     from harness.simulator.protocols.contract import TimingProtocol
 
-__all__ = ["MOST_FOLDS", "configure", "folds", "protocol", "read_value"]
+__all__ = ["MOST_FOLDS", "configure", "folds", "protocol"]
 
 MOST_FOLDS = 10_000_000
 
@@ -32,14 +31,6 @@ MOST_FOLDS = 10_000_000
 def numbers(text: str) -> tuple[float, ...]:
     """Parse numbers separated by commas."""
     return tuple(float(part) for part in text.split(","))
-
-
-def read_value(text: str) -> object:
-    """Parse a value in TOML; a word without quotes is a string."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, ValueError):
-        return text
 
 
 TAKES: dict[Any, tuple[Callable[[str], object], str]] = {

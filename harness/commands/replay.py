@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from harness import argument_types
+from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED
+from harness.base.log import say
 
 __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "folder",
-        type=argument_types.run_folder,
-        help="folder of the run, as printed by lagbench runs",
-    )
-    argument_types.add_run_file(parser)
+    argument_types.add_stored_run(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay, and compare the parameters with the recorded ones."""
-    from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED
     from harness.fidelity.replay import replay_run
-
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
 
     found = replay_run(arguments.folder, say, arguments.file)
     print(f"{'folds':32} {found.folds}")

@@ -14,7 +14,7 @@ from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.base.files import DEFAULT_STORE
 from harness.base.printable import one_line, printable
 from harness.base.seeds import SHORT, TUNING_SEEDS
-from harness.base.settings import format_seconds
+from harness.base.settings import format_count, format_seconds
 from harness.store import Run, Store, is_run, schema, verify_run
 from harness.store.files import list_folder
 from reports import provenance
@@ -65,9 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         UserError: the folder does not exist or holds no store.
     """
-    found = find_stores(arguments.folder) if arguments.folder else find_stores_here()
-    check = verify_run if arguments.verify else _skip_verification
-    stores = {store: [check(run) for run in store.runs()] for store in found}
+    stores = {
+        store: [verify_run(run) if arguments.verify else run for run in store.runs()]
+        for store in find_stores([arguments.folder] if arguments.folder else HERE)
+    }
     every = [run for runs in stores.values() for run in runs]
     if arguments.json:
         print(json.dumps([_plain(run) for run in every], indent=1))
@@ -75,24 +76,19 @@ def run(arguments: argparse.Namespace) -> int:
         _write_csv(every)
     else:
         for store, runs in stores.items():
-            print(one_line(f"{store.path}: {len(runs)} run{'' if len(runs) == 1 else 's'}"))
-            for line in lines(runs, arguments.wide):
-                print(line)
+            heading = one_line(f"{store.path}: {format_count(len(runs), 'run')}")
+            print(heading, *lines(runs, arguments.wide), sep="\n")
     damaged = sum(run.status == "damaged" for run in every)
     if arguments.verify or damaged:
         print(f"{damaged} damaged", file=sys.stderr)
     return EXIT_RUN_FAILED if damaged else EXIT_DONE
 
 
-def _skip_verification(run: Run) -> Run:
-    return run
-
-
 def _plain(run: Run) -> dict[str, object]:
     """A run as plain JSON values; a number that is not finite is null."""
     summary = {key: schema.finite_or_none(value) for key, value in run.summary.items()}
-    told = {"hash": run.hash, "status": run.status, "summary": summary, "note": run.note}
-    return {**told, "config": run.config, "folder": str(run.dir)}
+    record = {"hash": run.hash, "status": run.status, "summary": summary, "note": run.note}
+    return {**record, "config": run.config, "folder": str(run.dir)}
 
 
 def _write_csv(runs: Sequence[Run]) -> None:
@@ -149,15 +145,16 @@ def build_rows(runs: Sequence[Run], wide: bool = False) -> list[tuple[str, ...]]
         kind = [ordered[index] for index in group]
         _, apart = provenance.split([run.config for run in kind])
         rows += [
-            (*_cells(run), summary(run), pairs(own)) for run, own in zip(kind, apart, strict=True)
+            (*_cells(run), summary(run), pairs(settings))
+            for run, settings in zip(kind, apart, strict=True)
         ]
     return rows
 
 
 def _place(run: Run) -> tuple[Any, ...]:
     config = run.config
-    counted = (config.get(key) for key in ("workers", "seed"))
-    workers, seed = (each if isinstance(each, int) else -1 for each in counted)
+    counts = (config.get(key) for key in ("workers", "seed"))
+    workers, seed = (count if isinstance(count, int) else -1 for count in counts)
     return _name(run), workers, _rate(run) or 0.0, seed, run.hash
 
 
@@ -186,9 +183,9 @@ def _name(run: Run) -> str:
 
 def _rate(run: Run) -> float | None:
     """The learning rate of the summary, that at which the schedule begins, or the setting."""
-    kept = run.config.get("rate")
-    found = run.summary.get("rate", _part(run, "schedule").get("rate", kept))
-    return float(found) if isinstance(found, int | float) else None
+    rate = _part(run, "schedule").get("rate", run.config.get("rate"))
+    rate = run.summary.get("rate", rate)
+    return float(rate) if isinstance(rate, int | float) else None
 
 
 def _number(run: Run, name: str) -> float | None:
@@ -206,8 +203,8 @@ def _part(run: Run, name: str) -> dict[str, Any]:
 def _result(run: Run) -> str:
     """The first measurement on development or test data, with its name."""
     names = (key for key in run.summary if key.startswith(("dev", "test")))
-    found = ((key, value) for key in names if (value := _number(run, key)) is not None)
-    key, value = next(found, ("", 0.0))
+    errors = ((key, value) for key in names if (value := _number(run, key)) is not None)
+    key, value = next(errors, ("", 0.0))
     return f"{key.partition('/')[0]} {value:.4g}" if key else "-"
 
 
@@ -215,44 +212,28 @@ def _status(run: Run) -> str:
     return f"{run.status}, light" if run.without(schema.LARGE) else run.status
 
 
-def find_stores(folder: Path) -> list[Store]:
-    """The folder itself if it is a store, else the folders named ``runs`` below it.
+def find_stores(folders: Sequence[Path]) -> list[Store]:
+    """Folders that are a store, and the folders named ``runs`` below the others.
 
     Raises:
         UserError: there is none.
     """
-    found = [folder] if any(map(is_run, list_folder(folder))) else []
-    found = found or sorted(path for path in folder.rglob("runs") if path.is_dir())
-    if not found:
-        raise UserError(
-            f"runs: no store in {str(folder)!r}; allowed: an output folder or its runs/"
-        )
-    return [Store(path) for path in found]
-
-
-def find_stores_here() -> list[Store]:
-    """The stores where one stands: of trainings, and of commands that write reports.
-
-    Raises:
-        UserError: there is none.
-    """
-    found: list[Store] = []
-    for folder in HERE:
-        try:
-            found += find_stores(folder)
-        except UserError:
-            continue
-    if not found:
-        names = " and ".join(repr(str(folder)) for folder in HERE)
-        raise UserError(f"runs: no store in {names}; allowed: the folder of one")
-    return found
+    stores: list[Store] = []
+    for folder in folders:
+        is_store = any(map(is_run, list_folder(folder)))
+        paths = [folder] if is_store else sorted(filter(Path.is_dir, folder.rglob("runs")))
+        stores += map(Store, paths)
+    if not stores:
+        names = " and ".join(repr(str(folder)) for folder in folders)
+        raise UserError(f"runs: no store in {names}; allowed: an output folder or its runs/")
+    return stores
 
 
 def summary(run: Run) -> str:
     """The run's note, if any, and the numbers of its summary, in one line."""
     numbers = {k: v for k, v in run.summary.items() if isinstance(v, int | float)}
-    told = pairs({key: f"{value:.5g}" for key, value in numbers.items()})
-    return "; ".join(filter(None, (run.note, told)))
+    text = pairs({key: f"{value:.5g}" for key, value in numbers.items()})
+    return "; ".join(filter(None, (run.note, text)))
 
 
 def pairs(items: dict[str, str]) -> str:

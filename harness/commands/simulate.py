@@ -13,8 +13,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import TextIO
 
+from harness import argument_types
 from harness.base.errors import EXIT_DONE, UserError
 from harness.base.files import cluster_file, describe_choices
 from harness.base.reads import Reads, watch
@@ -68,12 +69,13 @@ def configure(parser: Parser) -> None:
     protocols.configure(parser)
     parser.add_argument(
         "--workers",
+        type=argument_types.wholes(MOST_WORKERS),
         metavar="1,2,4",
         help="numbers of workers (default: 1, 2, 4, … up to the file's)",
     )
     parser.add_argument(
         "--folds",
-        type=int,
+        type=argument_types.whole(1, MOST_FOLDS),
         help="number of folds to simulate from the start (default: until the estimates settle)",
     )
     parser.add_argument(
@@ -81,11 +83,15 @@ def configure(parser: Parser) -> None:
     )
     parser.add_argument(
         "--network",
+        type=layer_sizes,
         metavar="429-2048x7-10217",
         help="time this fully connected network instead of the file's [workload]",
     )
     parser.add_argument(
-        "--minibatch", type=int, metavar="FRAMES", help="minibatch size that replaces the file's"
+        "--minibatch",
+        type=argument_types.whole(1, 2**40),
+        metavar="FRAMES",
+        help="minibatch size that replaces the file's",
     )
     parser.add_argument(
         "--sweep",
@@ -242,79 +248,49 @@ def _writers(
 
 def _check_options(arguments: argparse.Namespace) -> None:
     """Reject invalid options before anything is simulated."""
-    if arguments.folds is not None and not 1 <= arguments.folds <= MOST_FOLDS:
-        _refuse("--folds", arguments.folds, f"a whole number from 1 to {MOST_FOLDS}")
     protocols.protocol(arguments)
     check_outputs(_outputs(arguments), [arguments.cluster])
     plot = arguments.plot
     if plot is not None and plot != STANDARD and plot.suffix not in PLOT_FORMS:
-        _refuse("--plot", plot, f"a name that ends with {', '.join(PLOT_FORMS)}")
+        allowed = f"a name that ends with {', '.join(PLOT_FORMS)}"
+        raise UserError(f"--plot: {str(plot)[:60]!r} is not allowed; allowed: {allowed}")
 
 
 def _job(arguments: argparse.Namespace, point: Point) -> tuple[Workload, list[int]]:
     """The workload and the worker counts; a sweep has by default one count, all workers."""
-    protocol, alone = protocols.protocol(arguments), bool(point.values)
-    counts = _worker_counts(arguments.workers, point.cluster, alone, protocol)
+    size = point.cluster.size
+    counts = arguments.workers or [size]
+    if not (arguments.workers or point.values):  # powers of two too, if enough for the protocol
+        powers = [2**k for k in range(size.bit_length()) if 2**k < size]
+        counts = [*filter(protocols.protocol(arguments).is_enough, powers), size]
     return _workload(arguments, point.cluster), counts
 
 
 def _workload(arguments: argparse.Namespace, cluster: Cluster) -> Workload:
     """The file's workload, changed by ``--network`` and ``--minibatch``."""
     frames, known = arguments.minibatch, cluster.workload
-    if frames is not None and not 1 <= frames <= 2**40:
-        _refuse("--minibatch", frames, "a whole number of at least 1")
     if arguments.network is not None:
         default = 256 if known is None else known.minibatch_frames
-        return Workload.of_network(_layer_sizes(arguments.network), frames or default)
+        return Workload.of_network(arguments.network, frames or default)
     if known is None:
         raise UserError(f"{arguments.cluster}: workload: missing; give the table, or --network")
     return known if frames is None else replace(known, minibatch_frames=frames)
 
 
-def _layer_sizes(text: str) -> list[int]:
-    """Parse layer sizes as ``429-2048x7-10217``, with ``SIZExCOUNT`` for equal layers."""
+def layer_sizes(text: str) -> list[int]:
+    """The type of layer sizes as ``429-2048x7-10217``, with ``SIZExCOUNT`` for equal layers."""
     sizes: list[int] = []
-    for part in text.split("-"):
-        size, times, count = part.partition("x")
-        width, layers = number(size, MOST_UNITS), number(count, MOST_LAYERS) if times else 1
-        if width is None or layers is None:
-            sizes = []
-            break
-        sizes += [width] * layers
+    try:
+        for part in text.split("-"):
+            size, times, count = part.partition("x")
+            layers = argument_types.whole(1, MOST_LAYERS)(count) if times else 1
+            sizes += [argument_types.whole(1, MOST_UNITS)(size)] * layers
+    except argparse.ArgumentTypeError:
+        sizes = []
     if len(sizes) < 2:
-        _refuse("--network", text, "sizes of at least two layers, e.g. 429-2048x7-10217")
+        allowed = "sizes of at least two layers, e.g. 429-2048x7-10217"
+        raise argparse.ArgumentTypeError(f"{text[:60]!r} is not allowed; allowed: {allowed}")
     return sizes
-
-
-def _worker_counts(
-    text: str | None, cluster: Cluster, alone: bool, protocol: TimingProtocol
-) -> list[int]:
-    """Worker counts from ``--workers``; by default powers of two and the cluster's size.
-
-    Powers of two with too few workers for the protocol are left out; with ``alone``, all are.
-    """
-    if text is None and alone:
-        return [cluster.size]
-    if text is None:
-        powers = [2**k for k in range(cluster.size.bit_length()) if 2**k < cluster.size]
-        return [*filter(protocol.is_enough, powers), cluster.size]
-    found = [number(part.strip(), MOST_WORKERS) for part in text.split(",")]
-    counts = [count for count in found if count is not None]
-    if len(counts) < len(found):
-        _refuse("--workers", text, f"whole numbers from 1 to {MOST_WORKERS}, e.g. 1,2,4")
-    return counts
-
-
-def number(text: str, most: int) -> int | None:
-    """Parse a whole number from 1 to ``most``; None for any other text."""
-    fits = text.isdecimal() and len(text) <= len(str(most))
-    return int(text) if fits and 1 <= int(text) <= most else None
-
-
-def _refuse(option: str, value: object, allowed: str) -> NoReturn:
-    shown = str(value) if isinstance(value, str | Path) else repr(value)
-    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-    raise UserError(f"{option}: {shown!r} is not allowed; allowed: {allowed}")
 
 
 def _write_json(path: Path, records: list[dict[str, object]]) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.base.errors import UserError
-from harness.base.settings import format_quantity, format_seconds, load_toml
+from harness.base.settings import format_quantity, format_seconds, load_toml, read_value
 from harness.commands import protocols
 from harness.simulator import Cluster, Simulation, Timeline, Workload, bare_throughput_per_s, concat
 from harness.simulator.cluster import Jitter, cluster_from
@@ -49,9 +49,9 @@ class Timing:
         bare_per_s: minibatches a second of one device without any server.
         staleness, lag_s: mean, median, 95th percentile and maximum.
         sha256: digest of the timeline; empty if not computed.
-        swept: the values put into the cluster file, by key.
         long_run: the long run, if no number of folds was requested; else None.
         transient: whether the requested folds are not representative of the long run.
+        swept: the values put into the cluster file, by key.
         jittered_per_s: throughput with small jitter, for clusters in which nothing varies.
         unit: name of contributions.
         own: figures of the protocol's own, by title.
@@ -66,9 +66,9 @@ class Timing:
     staleness: Mapping[str, float]
     lag_s: Mapping[str, float]
     sha256: str
-    swept: Mapping[str, object] = field(default_factory=dict[str, object])
     long_run: LongRun | None = None
     transient: bool = False
+    swept: Mapping[str, object] = field(default_factory=dict[str, object])
     jittered_per_s: float | None = None
     unit: str = "minibatches"
     own: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -100,18 +100,12 @@ def timing_of(simulation: Simulation, timeline: Timeline, bare_per_s: float) -> 
         timeline: its timeline from the start.
         bare_per_s: minibatches a second of one device without any server.
     """
-    per_s = throughput_per_s(timeline, simulation.now_s)
+    per_s, now_s = throughput_per_s(timeline, simulation.now_s), simulation.now_s
+    staleness, lag_s = _summary(timeline.staleness()), _summary(timeline.lag_s())
+    folds, is_short, sha256 = len(timeline.folds), is_transient(timeline), timeline.sha256()
+    workers = simulation.workers
     return Timing(
-        workers=simulation.workers,
-        folds=len(timeline.folds),
-        virtual_s=simulation.now_s,
-        throughput_per_s=per_s,
-        single_per_s=per_s,
-        bare_per_s=bare_per_s,
-        staleness=_summary(timeline.staleness()),
-        lag_s=_summary(timeline.lag_s()),
-        sha256=timeline.sha256(),
-        transient=is_transient(timeline),
+        workers, folds, now_s, per_s, per_s, bare_per_s, staleness, lag_s, sha256, None, is_short
     )
 
 
@@ -119,20 +113,14 @@ def timing_of_long_run(
     simulation: Simulation, estimates: LongRun, sha256: str, bare_per_s: float
 ) -> Timing:
     """The figures of a long run; the largest staleness and lag include its warm-up."""
-    staleness, lag_s = estimates.single
+    per_s, now_s, folds = estimates.throughput_per_s.value, simulation.now_s, estimates.folds
+    staleness, lag_s = map(_summary, estimates.single)
     stalest, latest_s = estimates.largest
-    per_s = estimates.throughput_per_s.value
+    staleness |= {"mean": estimates.staleness.value, "max": stalest}
+    lag_s |= {"mean": estimates.lag_s.value, "max": latest_s}
+    workers = simulation.workers
     return Timing(
-        workers=simulation.workers,
-        folds=estimates.folds,
-        virtual_s=simulation.now_s,
-        throughput_per_s=per_s,
-        single_per_s=per_s,
-        bare_per_s=bare_per_s,
-        staleness={**_summary(staleness), "mean": estimates.staleness.value, "max": stalest},
-        lag_s={**_summary(lag_s), "mean": estimates.lag_s.value, "max": latest_s},
-        sha256=sha256,
-        long_run=estimates,
+        workers, folds, now_s, per_s, per_s, bare_per_s, staleness, lag_s, sha256, estimates
     )
 
 
@@ -142,21 +130,18 @@ def throughput_per_s(timeline: Timeline, virtual_s: float) -> float:
     return minibatches / virtual_s if virtual_s > 0.0 else math.inf
 
 
+OPTIONAL = ("sweep", "transient", "long_run", "lock_step", "own")
+"""Figures that only some records have."""
+
+
 def record(timing: Timing) -> dict[str, Any]:
     """One object of ``--json``; a throughput or ratio that is not finite is null.
 
     A long run has a further table ``long_run``; folds of a transient have ``transient``.
     """
-    swept = {"sweep": dict(timing.swept)} if timing.swept else {}
-    more: dict[str, Any] = {"transient": True} if timing.transient else {}
-    if timing.long_run is not None:
-        more = {"long_run": _long_run(timing.long_run)}
-    if timing.in_lock_step:
-        more["lock_step"] = {"jittered_per_s": timing.jittered_per_s}
-    if timing.own:
-        more["own"] = dict(timing.own)
-    return {
-        **swept,
+    lock_step = {"jittered_per_s": timing.jittered_per_s} if timing.in_lock_step else {}
+    figures: dict[str, Any] = {
+        "sweep": dict(timing.swept),
         "workers": timing.workers,
         "folds": timing.folds,
         "virtual_s": timing.virtual_s,
@@ -165,20 +150,24 @@ def record(timing: Timing) -> dict[str, Any]:
         "staleness": dict(timing.staleness),
         "lag_s": dict(timing.lag_s),
         "timeline_sha256": timing.sha256,
-        **more,
+        "transient": timing.transient,
+        "long_run": timing.long_run and _long_run(timing.long_run),
+        "lock_step": lock_step,
+        "own": dict(timing.own),
     }
+    return {name: figure for name, figure in figures.items() if figure or name not in OPTIONAL}
 
 
-def _long_run(found: LongRun) -> dict[str, Any]:
+def _long_run(run: LongRun) -> dict[str, Any]:
     """The warm-up that was dropped, and 95% intervals; infinite edges are null."""
     return {
-        "warm_up_folds": found.warm_up_folds,
-        "warm_up_s": found.warm_up_s,
-        "throughput_per_s": [_finite(edge) for edge in found.throughput_per_s[1:]],
-        "staleness_mean": list(found.staleness[1:]),
-        "lag_mean_s": list(found.lag_s[1:]),
-        "reached": found.reached,
-        "lacks": found.lacks,
+        "warm_up_folds": run.warm_up_folds,
+        "warm_up_s": run.warm_up_s,
+        "throughput_per_s": [_finite(edge) for edge in run.throughput_per_s[1:]],
+        "staleness_mean": list(run.staleness[1:]),
+        "lag_mean_s": list(run.lag_s[1:]),
+        "reached": run.reached,
+        "lacks": run.lacks,
     }
 
 
@@ -203,22 +192,19 @@ def heading(cluster: Cluster, workload: Workload | None, bare_per_s: float) -> I
 def warnings(rows: Sequence[Timing]) -> Iterator[str]:
     """Warnings about rows: not settled, in lock step, or a transient."""
     for row in rows:
-        what = "".join(f"{key} = {_format_value(value)}, " for key, value in row.swept.items())
-        name = f"{what}{row.workers:,} workers"
+        values = "".join(f"{key} = {_format_value(value)}, " for key, value in row.swept.items())
+        place = f"warning: {values}{row.workers:,} workers"
         if row.long_run is not None and not row.long_run.reached:
-            spent = f"{row.folds:,} folds"
-            yield f"warning: {name}: not settled after {spent}: {row.long_run.lacks}"
+            yield f"{place}: not settled after {row.folds:,} folds: {row.long_run.lacks}"
         if row.in_lock_step and row.jittered_per_s is not None:
             yield (
-                f"warning: {name}: in lock step, since they are equal and nothing varies; with a"
+                f"{place}: in lock step, since they are equal and nothing varies; with a"
                 f" [jitter] of 5% {row.jittered_per_s:.4g} minibatches/s,"
                 f" {_ratio(row.jittered_per_s, row.single_per_s):.2f} times one worker"
             )
         if row.transient:
             folds = "1 fold is" if row.folds == 1 else f"{row.folds:,} folds are"
-            yield (
-                f"warning: {name}: {folds} a transient; without --folds the long run is simulated"
-            )
+            yield f"{place}: {folds} a transient; without --folds the long run is simulated"
 
 
 @dataclass(frozen=True)
@@ -234,6 +220,7 @@ class _Column:
 COLUMNS = (
     _Column("", "workers", 7, lambda row: str(row.workers)),
     _Column("minibatches", "/s", 11, lambda row: f"{row.throughput_per_s:.4g}"),
+    _Column("95%", "within", 6, lambda row: _percent(row)),
     _Column("speed-up over", "1 worker", 9, lambda row: f"{row.speedup:.2f}"),
     _Column("speed-up over", "device", 8, lambda row: f"{row.gain:.2f}"),
     _Column("staleness", "mean", 7, lambda row: _count(row.staleness["mean"], 2)),
@@ -243,23 +230,23 @@ COLUMNS = (
     _Column("lag", "p95", 9, lambda row: format_seconds(row.lag_s["p95"])),
 )
 
-WITHIN = _Column("95%", "within", 6, lambda row: _percent(row))
-"""Column that replaces the largest staleness, which grows with the length of a long run."""
-
 
 def table(rows: Sequence[Timing]) -> Iterator[str]:
-    """The table as lines of at most 80 columns, unless several keys are swept."""
-    columns = [_sweep_column(key, rows) for key in rows[0].swept]
-    spare = {"device", "max"} if columns else set[str]()
-    if rows[0].unit != "minibatches":
-        spare |= {"device"}
-    if rows[0].long_run is not None:
-        columns += [COLUMNS[0], COLUMNS[1], WITHIN, *COLUMNS[2:]]
-        spare |= {"max"}
-    else:
-        columns += COLUMNS
-    columns = [column for column in columns if column.title not in spare]
-    columns = [replace(it, above=it.above.replace("minibatches", rows[0].unit)) for it in columns]
+    """The table as lines of at most 80 columns, unless several keys are swept.
+
+    The largest staleness grows with the length of a long run: intervals take its place.
+    """
+    swept, row = [_sweep_column(key, rows) for key in rows[0].swept], rows[0]
+    spare = {
+        "device": swept or row.unit != "minibatches",
+        "max": swept or row.long_run,
+        "within": not row.long_run,
+    }
+    columns = [
+        replace(column, above=column.above.replace("minibatches", row.unit))
+        for column in (*swept, *COLUMNS)
+        if not spare.get(column.title)
+    ]
     yield _format_group_titles(columns)
     yield " ".join(column.title.rjust(column.width) for column in columns)
     for row in rows:
@@ -271,19 +258,18 @@ def own_table(rows: Sequence[Timing]) -> Iterator[str]:
     titles = [*dict.fromkeys(title for row in rows for title in row.own)]
     counts = {row.workers for row in rows}
     heading = ", ".join(key.rpartition(".")[2] for key in rows[0].swept) or "workers"
-    for first in range(0, len(rows) if titles else 0, MOST_COLUMNS):
-        some = rows[first : first + MOST_COLUMNS]
+    for start in range(0, len(rows) if titles else 0, MOST_COLUMNS):
+        part = rows[start : start + MOST_COLUMNS]
+        values = [[*map(_format_value, row.swept.values())] for row in part]
+        names = [
+            ",".join([*swept, *([str(row.workers)] if len(counts) > 1 or not swept else [])])[:9]
+            for row, swept in zip(part, values, strict=True)
+        ]
         yield ""
-        columns = [_name_column(row, is_told=len(counts) > 1 or not row.swept) for row in some]
-        yield " ".join([heading.ljust(TITLE), *(name[:9].rjust(9) for name in columns)])
+        yield " ".join([heading.ljust(TITLE), *(name.rjust(9) for name in names)])
         for title in titles:
-            figures = [f"{row.own[title]:.4g}" if title in row.own else "" for row in some]
+            figures = [f"{row.own[title]:.4g}" if title in row.own else "" for row in part]
             yield " ".join([title.ljust(TITLE), *(figure.rjust(9) for figure in figures)])
-
-
-def _name_column(row: Timing, is_told: bool) -> str:
-    """Swept values of a row, and its number of workers if that is to be told."""
-    return ",".join([*map(_format_value, row.swept.values()), *[str(row.workers)] * is_told])
 
 
 TITLE, MOST_COLUMNS = 30, 5
@@ -423,12 +409,11 @@ def rows(
         timing = replace(row.timing, single_per_s=simulated.alone_per_s(row), swept=point.values)
         protocol = row.simulation.protocol
         if not protocol.trains_minibatches:
-            own = protocol.measure(row.ensure_timeline(row.whole_folds(MEASURED)), count)
-            timing = replace(timing, unit=protocol.unit, own=own)
+            timeline = row.ensure_timeline(row.whole_folds(MEASURED))
+            timing = replace(timing, unit=protocol.unit, own=protocol.measure(timeline, count))
         elif count == max(counts) and is_lockstep(point.cluster, workload, count):
-            jitter = Jitter("lognormal", JITTER_CV)
-            other = replace(point.cluster, jitter=jitter)
-            jittered = _Simulated(arguments, other, workload, watch).row(count)
+            varied = replace(point.cluster, jitter=Jitter("lognormal", JITTER_CV))
+            jittered = _Simulated(arguments, varied, workload, watch).row(count)
             timing = replace(timing, jittered_per_s=jittered.timing.throughput_per_s)
         yield replace(row, timing=timing)
 
@@ -443,8 +428,9 @@ def is_lockstep(cluster: Cluster, workload: Workload, workers: int) -> bool:
     They copy at the same instants and wait for each other, then compute at the same instants and
     leave the link idle. Real clusters do not.
     """
-    starts = [0, *accumulate(group.count for group in cluster.workers)][:-1]
-    seconds = {compute_seconds(cluster, workload, first) for first in starts if first < workers}
+    starts = accumulate((group.count for group in cluster.workers), initial=0)
+    places = [worker for worker in starts if worker < min(workers, cluster.size)]
+    seconds = {compute_seconds(cluster, workload, worker) for worker in places}
     stragglers = cluster.stragglers
     varies = (
         any(_varies(jitter) for jitter in (cluster.jitter, cluster.server.jitter))
@@ -599,14 +585,14 @@ def points(path: Path, sweeps: Sequence[str]) -> list[Point]:
         UserError: a sweep is malformed, or a value is not allowed for its key.
     """
     table, swept = load_toml(path), _grid(sweeps)
-    found: list[Point] = []
+    combinations: list[Point] = []
     for choice in product(*swept.values()):
         values = dict(zip(swept, choice, strict=True))
         changed = copy.deepcopy(table)
         for key, value in values.items():
             put(changed, key, value, "--sweep")
-        found.append(Point(cluster_from(changed, path), values))
-    return found
+        combinations.append(Point(cluster_from(changed, path), values))
+    return combinations
 
 
 def _grid(sweeps: Sequence[str]) -> dict[str, list[object]]:
@@ -616,17 +602,15 @@ def _grid(sweeps: Sequence[str]) -> dict[str, list[object]]:
         UserError: a malformed or repeated key, or too many combinations.
     """
     grid: dict[str, list[object]] = {}
-    size = 1
     for text in sweeps:
         key, _, listed = text.partition("=")
         parts = [part.strip() for part in listed.split(",")]
         if not all(parts) or not is_key(key.strip()):
-            shown = text if len(text) <= 60 else f"{text[:57]}..."
-            raise UserError(f"--sweep: {shown!r} is not allowed; allowed: key=a,b,c, as {EXAMPLE}")
+            allowed = f"key=a,b,c, as {EXAMPLE}"
+            raise UserError(f"--sweep: {text[:60]!r} is not allowed; allowed: {allowed}")
         if key.strip() in grid:
             raise UserError(f"--sweep: {key.strip()!r} is given twice; allowed: once each")
-        grid[key.strip()] = [protocols.read_value(part) for part in parts]
-        size *= len(parts)
-    if size > MOST_POINTS:
+        grid[key.strip()] = [read_value(part) for part in parts]
+    if (size := math.prod(map(len, grid.values()))) > MOST_POINTS:
         raise UserError(f"--sweep: {size} combinations; allowed: at most {MOST_POINTS}")
     return grid

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
-from harness import argument_types
 from harness.base.files import describe_choices, run_file
 from harness.commands import overrides
 
@@ -63,12 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Try values between both ends, print the breaking value, and write it with its curve."""
     from dataclasses import replace
 
-    from harness.base.errors import EXIT_DONE
-    from harness.experiment.grid import Runner, idle_lines, repeat_lines
     from harness.search.break_search import Search, ToleranceSearch
     from harness.search.knobs import knob_of
-    from harness.store import Store
-    from harness.store.files import writable_folder
     from reports.tolerance import answer_of
 
     knob = knob_of(arguments.what)
@@ -80,7 +74,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.algorithm:
         (method,) = overrides.named_methods([arguments.algorithm], base)
     knob.check(method.algorithm)
-    store = Store(writable_folder(arguments.out, "--out") / "runs")
 
     def turn(value: float) -> AnyExperiment:
         machine, workers = knob.apply(base.cluster, base.workers, value)
@@ -90,11 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     # Both ends are built before any run, so that a mistake is reported before training.
     ends = [turn(value).with_algorithm(*parts) for value in search.between]
     knob.check_reach(*ends)
-    for line in repeat_lines(ends):
-        print(line, file=sys.stderr, flush=True)
-
-    submit = argument_types.submission_of(arguments)
-    with Runner(store, arguments.jobs, submit) as runner:
+    with overrides.open_runner(arguments, ends) as runner:
 
         def grid_at(value: float) -> Grid:
             return overrides.grid_of(arguments, turn(value), [method])
@@ -102,12 +91,6 @@ def run(arguments: argparse.Namespace) -> int:
         def run_grid(_: float, grid: Grid, tally: Tally) -> list[Cell]:
             return grid.run(runner, tally)
 
-        found = ToleranceSearch(search, grid_at, run_grid, arguments.jobs).find()
-    runs = [run for point in found.points for run in point.cell.runs]
-    for line in [f"no effect: {knob.idle}"] if knob.idle else idle_lines(runs):
-        print(line, file=sys.stderr, flush=True)
-    answer = answer_of(found)
-    answer.write(arguments.out)
-    print(answer)
-    print(f"{arguments.out / 'index.html'}")
-    return EXIT_DONE
+        tolerance = ToleranceSearch(search, grid_at, run_grid, arguments.jobs).find()
+    runs = [run for point in tolerance.points for run in point.cell.runs]
+    return overrides.finish(arguments, answer_of(tolerance), runs, knob.idle)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import argument_types
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.base.files import DEFAULT_STORE, describe_choices, run_file
+from harness.base.log import say
 from harness.commands import overrides
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--processes",
-        type=int,
+        type=argument_types.whole(2, 1000),
         help="train with N real processes including the server,"
         " as python -m harness.train --processes",
     )
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     configs, submit = _configs(arguments), argument_types.submission_of(arguments)
     store = Store(writable_folder(arguments.out, "--out"))
     for line in repeat_lines(configs.values()):
-        _say(line)
+        say(line)
     with Runner(store, arguments.jobs, submit) as runner:
         found = runner.run(configs)
     for name, each in found.items():
@@ -76,10 +76,10 @@ def run(arguments: argparse.Namespace) -> int:
         if each.status == "done":
             print(_describe_end(name, configs[name], each))
     for line in idle_lines(found.values()):
-        _say(line)
+        say(line)
     lost = {name: each for name, each in found.items() if each.status != "done"}
     for name, each in lost.items():
-        _say(each.ending(name))
+        say(each.ending(name))
     return EXIT_RUN_FAILED if lost else EXIT_DONE
 
 
@@ -135,14 +135,14 @@ def _configs(arguments: argparse.Namespace) -> dict[str, TaskConfig]:
 
     path, seed = arguments.file, arguments.seed
     device, changes = resolve(arguments.device), overrides.changes(arguments.changes)
-    base: Any = load_run(path, seed=seed, device=device, progress=_say, changes=changes)
+    base: Any = load_run(path, seed=seed, device=device, progress=say, changes=changes)
     if arguments.algorithm is not None:
         if not hasattr(base, "with_algorithm"):
             raise UserError(f"--algorithm: not for {path}; allowed: without it")
         (method,) = overrides.named_methods([arguments.algorithm], base)
         base = base.with_algorithm(method.algorithm, method.protocol)
-    seeds = overrides.seeds_from(base.seed, arguments.seeds)
-    if not (counts := overrides.numbers(arguments.workers)):
+    seeds = range(base.seed, base.seed + arguments.seeds)
+    if not (counts := arguments.workers):
         return {f"{path.stem}, seed {seed}": replace(base, seed=seed) for seed in seeds}
     return {
         f"{path.stem}, {count} worker{'' if count == 1 else 's'}, seed {seed}": replace(
@@ -151,7 +151,3 @@ def _configs(arguments: argparse.Namespace) -> dict[str, TaskConfig]:
         for count in counts
         for seed in seeds
     }
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

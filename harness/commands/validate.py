@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
+
+from harness.base.errors import EXIT_DONE
+from harness.base.log import say
 
 __all__ = ["configure", "run"]
 
@@ -17,12 +19,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run every regime on this machine, and print a table in Markdown."""
     del arguments
     from harness import train
-    from harness.base.errors import EXIT_DONE
     from harness.fidelity.validate import markdown, validate_regimes
 
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    for line in markdown(dict(validate_regimes(say, train.__name__))):
-        print(line)
+    print(*markdown(dict(validate_regimes(say, train.__name__))), sep="\n")
     return EXIT_DONE

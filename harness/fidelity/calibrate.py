@@ -236,12 +236,12 @@ def time_copying() -> list[Measurement]:
         process.start()
         try:
             hub.meet()
-            return [
-                Measurement((1.0, size), _time_repeats(partial(_exchange, hub, size), REPEATS) / 2.0)
-                for size in BYTES
-            ]
+            seconds = {
+                size: _time_repeats(partial(_exchange, hub, size), REPEATS) for size in BYTES
+            }
         finally:
             forks.end([process], 30.0)
+    return [Measurement((1.0, size), times / 2.0) for size, times in seconds.items()]
 
 
 def _exchange(hub: Hub, size: int) -> None:

@@ -8,7 +8,6 @@ import socket
 from typing import NamedTuple
 
 from harness.base.errors import UserError
-from harness.base.log import LOG
 
 SECRET = "LAGBENCH_SECRET"
 """Environment variable with the shared secret of a run's processes."""
@@ -84,11 +83,6 @@ def allow_files(ranks: int) -> None:
         raise UserError(f"environment: ulimit -n {hard}: {told}")
     if 0 <= soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-
-
-def say(line: str) -> None:
-    """Print a line on standard error; standard output carries the results."""
-    LOG.info(line)
 
 
 def _number(name: str, least: int, most: int) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
+from harness.base.log import say
 from harness.base.seeds import identity
 from harness.experiment.contract import Say
 from harness.experiment.device import resolve
@@ -25,7 +26,7 @@ from harness.experiment.run import identity_config
 from harness.experiment.run import run as execute
 from harness.experiment.run_file import load_application, load_folds
 from harness.networks.contract import StatefulNetwork
-from harness.processes.group import GOES_ON, LISTENING, SECRET, SERVER_RANK, Group, allow_files, say
+from harness.processes.group import GOES_ON, LISTENING, SECRET, SERVER_RANK, Group, allow_files
 from harness.processes.rounds import Rounds
 from harness.processes.server import NoWorkersLeft, ServerExecutor
 from harness.processes.transport import (

@@ -31,7 +31,7 @@ def test_every_command_shows_examples_and_there_is_no_other():
 
 @pytest.mark.parametrize("program", EXAMPLES)
 def test_examples_are_what_the_parsers_take(program, monkeypatch):
-    monkeypatch.setattr(argument_types, "run_folder", Path)
+    monkeypatch.setattr(argument_types, "folder_of_run", Path)
     monkeypatch.setattr(argument_types, "run_file", Path)
     made = {"harness.train": train.parser, "reproductions": command.parser}
     parser = made.get(program, lambda: parser_of(None, every=True))()

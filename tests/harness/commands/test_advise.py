@@ -73,7 +73,7 @@ def test_where_every_message_takes_a_hundred_steps_one_worker_is_advised(advise,
     [
         (("--machines", "nowhere.toml"), "nowhere.toml"),
         (("--workers", "1"), "no candidate with 1 worker and one with more"),
-        (("--intervals", "0"), "--intervals: '0'; allowed: whole numbers from 1"),
+        (("--intervals", "0"), "--intervals: '0' is not allowed; allowed: whole numbers from 1"),
         (("--budget", "1"), "budget: 1; allowed: from"),
         (("--algorithms", "asink"), "unknown 'asink'"),
     ],

@@ -24,11 +24,11 @@ def test_one_table_has_every_algorithm_and_number_of_workers(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--workers", "1,x"], "--workers: '1,x'; allowed: whole numbers"),
+        (["--workers", "1,x"], "--workers: '1,x' is not allowed; allowed: whole numbers"),
         (["--set", "rate"], "--set: 'rate' is not allowed"),
         (["--set", "schedule.rtae=3"], "rtae"),
         (["--algorithms", "asink"], "unknown 'asink'"),
-        (["--rates", "mine"], "allowed: sweep, file"),
+        (["--rates", "mine"], "choose from 'sweep', 'file'"),
     ],
 )
 def test_a_mistake_is_one_line(words, told, tmp_path, capsys):

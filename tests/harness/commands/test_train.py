@@ -51,10 +51,10 @@ def test_lists_of_workers_and_seeds_are_runs_of_one_store(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--workers", "0"], "--workers: '0'; allowed: whole numbers from 1"),
-        (["--seeds", "0"], "--seeds: 0; allowed: from 1"),
+        (["--workers", "0"], "--workers: '0' is not allowed; allowed: whole numbers from 1"),
+        (["--seeds", "0"], "--seeds: '0' is not allowed"),
         (["--set", "workers"], "--set: 'workers' is not allowed"),
-        (["--seed", "-1"], "--seed -1: allowed"),
+        (["--seed", "-1"], "--seed: '-1' is not allowed"),
     ],
 )
 def test_a_mistake_is_one_line(words, told, tmp_path, capsys):
