@@ -18,17 +18,6 @@ from harness.store import folder_of_run
 if TYPE_CHECKING:
     from harness.experiment.pools import Submission
 
-__all__ = [
-    "add_carriers",
-    "add_stored_run",
-    "count",
-    "device",
-    "seed",
-    "submission_of",
-    "whole",
-    "wholes",
-]
-
 
 MOST = 10**18
 

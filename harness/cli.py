@@ -33,17 +33,6 @@ from harness.base.errors import (
 from harness.base.files import version_of
 from harness.kernels import notice
 
-__all__ = [
-    "COMMANDS",
-    "EXAMPLES",
-    "Parser",
-    "exit_code",
-    "format_examples",
-    "main",
-    "parser_of",
-    "run_process",
-]
-
 COMMANDS = {
     "simulate": "time a cluster: throughput, speed-up, staleness",
     "runs": "list the runs of a store, or of every store in a folder",
@@ -186,19 +175,19 @@ def _refuse(error: UserError) -> int:
 
 def _parse(argv: list[str]) -> argparse.Namespace:
     """The arguments, with ``run`` set to the subcommand's function."""
-    asked = next((word for word in argv if not word.startswith("-")), None)
-    if asked is not None and asked not in COMMANDS:
-        raise name_error("lagbench: command", asked, COMMANDS)
-    if asked is None and argv and argv[0] not in OPTIONS:
+    command = next((word for word in argv if not word.startswith("-")), None)
+    if command is not None and command not in COMMANDS:
+        raise name_error("lagbench: command", command, COMMANDS)
+    if command is None and argv and argv[0] not in OPTIONS:
         raise name_error("lagbench: option", argv[0], OPTIONS)
-    return parser_of(asked).parse_args(argv)
+    return parser_of(command).parse_args(argv)
 
 
-def parser_of(asked: str | None, *, every: bool = False) -> Parser:
+def parser_of(word: str | None, *, every: bool = False) -> Parser:
     """The parser of the command line.
 
     Args:
-        asked: the command whose module is imported for its options and ``run``; None for none.
+        word: the command whose module is imported for its options and ``run``; None for none.
         every: whether all commands are imported.
     """
     parser = Parser(prog="lagbench", description="What does parallelism do to training?")
@@ -208,7 +197,7 @@ def parser_of(asked: str | None, *, every: bool = False) -> Parser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, description in COMMANDS.items():
         command = commands.add_parser(name, help=description, description=description)
-        if every or name == asked:
+        if every or name == word:
             place = f"harness.commands.{name.replace('-', '_')}"
             module = import_module(ELSEWHERE.get(name, place))
             module.configure(command)

@@ -60,21 +60,23 @@ def parser() -> Parser:
     return p
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Run one process of the group, or start the whole group; returns the exit code."""
-    asked = list(sys.argv[1:] if arguments is None else arguments)
-    return exit_code(lambda: _main(parser().parse_args(asked), asked), f"interrupted; {GOES_ON}")
+    return exit_code(lambda: run(parser().parse_args(words)))
 
 
-def _main(asked: argparse.Namespace, words: Sequence[str]) -> int:
-    if asked.device is not None:
-        resolve(asked.device)
-    if asked.processes is not None:
-        return _start(asked.processes, asked.restarts, words)
-    return _take_part(asked)
+def run(arguments: argparse.Namespace) -> int:
+    """Run one process of the group, or start the whole group: see `parser`."""
+
+    def execute() -> int:
+        if arguments.device is not None:
+            resolve(arguments.device)
+        return _take_part(arguments) if arguments.processes is None else _start(arguments)
+
+    return exit_code(execute, f"interrupted; {GOES_ON}")
 
 
-def _take_part(asked: argparse.Namespace) -> int:
+def _take_part(arguments: argparse.Namespace) -> int:
     """Run as the process of a group that the environment variables describe."""
     # We report a store that ends; torch would print its stack trace as well.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -85,19 +87,14 @@ def _take_part(asked: argparse.Namespace) -> int:
     torch.set_num_threads(1)
     if os.environ.get("RANK", "0") == "0":
         notice.announce()  # by the server alone: all ranks compile the same at the same time
-    return run_rank(asked)
+    return run_rank(arguments)
 
 
-def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
-    """Start a group on this machine; the server's exit code is the group's.
-
-    Args:
-        processes: number of processes, with the server.
-        restarts: number of restarts of dead workers in all, while the server lives.
-        words: the command line.
-    """
+def _start(arguments: argparse.Namespace) -> int:
+    """Start a group on this machine; the server's exit code is the group's."""
     from harness.base import forks
 
+    processes = arguments.processes
     allow_files(processes)
     context = forks.context(*NEEDED)
     # Bound here and handed on: no other process can take the port before the server listens.
@@ -114,9 +111,8 @@ def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
 
         def start_process(rank: int) -> BaseProcess:
             served = listening if rank == 0 else None
-            process = context.Process(
-                target=_member, args=(words, {**group, "RANK": str(rank)}, served)
-            )
+            environment = {**group, "RANK": str(rank)}
+            process = context.Process(target=_member, args=(arguments, environment, served))
             with forks.guard_start():
                 process.start()
             group_of.append(process)
@@ -124,7 +120,7 @@ def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
 
         try:
             server, *workers = [start_process(rank) for rank in range(processes)]
-            code = _supervise(server, workers, start_process, restarts)
+            code = _supervise(server, workers, start_process, arguments.restarts)
         finally:
             forks.end(group_of)
     if code < 0 or code == UNKNOWN:
@@ -135,14 +131,16 @@ def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
 
 
 def _member(
-    words: Sequence[str], environment: Mapping[str, str], listening: socket.socket | None
+    arguments: argparse.Namespace,
+    environment: Mapping[str, str],
+    listening: socket.socket | None,
 ) -> None:
     """Run as one process of a group; rank 0 receives the socket that listens for it."""
     from harness.base import forks
 
     def take_part() -> int:
         forks.die_with_parent()  # starts a thread, which the machine may refuse
-        return _take_part(parser().parse_args(words))
+        return _take_part(arguments)
 
     os.environ |= environment
     if listening is not None:

@@ -13,17 +13,6 @@ from harness.base.errors import UserError, name_error
 from harness.base.registry import entries
 from harness.base.settings import load_toml
 
-__all__ = [
-    "DEFAULT_STORE",
-    "Kind",
-    "cluster_file",
-    "describe_choices",
-    "find_bundled",
-    "find_version",
-    "run_file",
-    "version_of",
-]
-
 Kind = Literal["cluster", "run"]
 
 DEFAULT_STORE = "lagbench-runs"

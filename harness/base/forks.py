@@ -26,18 +26,6 @@ from types import ModuleType
 
 from harness.base.errors import ProcessDied
 
-__all__ = [
-    "context",
-    "die_with_parent",
-    "end",
-    "guard_start",
-    "hide_main",
-    "ignore",
-    "join",
-    "listen",
-    "set_parent_death_signal",
-]
-
 SERVER = "harness.base.fork_server"
 """The module that the fork server imports before all others."""
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 import sys
 
-__all__ = ["LOG", "say"]
-
 LOG = logging.getLogger("lagbench")
 
 

@@ -18,8 +18,6 @@ from typing import Any, cast
 from harness.base import settings
 from harness.base.settings import default_of
 
-__all__ = ["Reads", "unread_keys", "watch"]
-
 NO_USE = (dataclasses.__file__, settings.__file__, __file__)
 """Files whose functions read fields without using them."""
 

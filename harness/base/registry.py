@@ -25,19 +25,6 @@ from typing import Any, Literal, cast
 from harness.base.errors import RAISED, UserError, describe_raised, name_error
 from harness.base.settings import load_toml
 
-__all__ = [
-    "OBJECT",
-    "Entry",
-    "Kind",
-    "entries",
-    "find_object",
-    "find_own",
-    "forget",
-    "import_modules",
-    "load",
-    "load_plugins",
-]
-
 Kind = Literal["tasks", "algorithms", "protocols", "corpora", "papers", "plans", "clusters", "runs"]
 
 OWN = Path(__file__).parents[1] / "registry.toml"
@@ -87,9 +74,9 @@ def _attribute(module: object, path: str) -> Any:
 @cache
 def entries(kind: Kind) -> Mapping[str, Entry]:
     """Every entry of a kind by name; lagbench's own win over a plugin's of the same name."""
-    own = {name: Entry(name, str(value), True) for name, value in _own().get(kind, {}).items()}
+    ours = {name: Entry(name, str(value), True) for name, value in _own().get(kind, {}).items()}
     installed = entry_points(group=f"lagbench.{kind}")
-    return {p.name: Entry(p.name, p.value, False) for p in installed} | own if installed else own
+    return {p.name: Entry(p.name, p.value, False) for p in installed} | ours if installed else ours
 
 
 def find_own(kind: Kind, name: str) -> Entry | None:
@@ -111,10 +98,10 @@ def load(kind: Kind, name: str) -> Any:
     Raises:
         UserError: no entry has the name, or the entry's module cannot be imported.
     """
-    known = entries(kind)
-    if name not in known:
-        raise name_error(kind, name, known)
-    return known[name].load()
+    names = entries(kind)
+    if name not in names:
+        raise name_error(kind, name, names)
+    return names[name].load()
 
 
 @cache
@@ -124,7 +111,7 @@ def load_plugins(kind: Kind) -> dict[str, Any]:
     Raises:
         UserError: one of them cannot be imported.
     """
-    return {name: each.load() for name, each in entries(kind).items() if not each.ours}
+    return {name: entry.load() for name, entry in entries(kind).items() if not entry.ours}
 
 
 def forget() -> None:

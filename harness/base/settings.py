@@ -37,31 +37,6 @@ from typing import IO, Any, Literal, TypeVar, Union, cast, get_args, get_origin,
 
 from harness.base.errors import UserError, name_error
 
-__all__ = [
-    "MOST_BYTES",
-    "Limits",
-    "Spec",
-    "build",
-    "check_order",
-    "describe_allowed",
-    "duration",
-    "find_changed",
-    "format_quantity",
-    "format_seconds",
-    "limits_of",
-    "load_spec",
-    "load_toml",
-    "meanings",
-    "meanings_in",
-    "open_gzip",
-    "rate",
-    "ratio",
-    "read_value",
-    "setting",
-    "size",
-    "text_of",
-]
-
 _Table = Mapping[str, object]
 
 _Built = TypeVar("_Built")
@@ -168,8 +143,8 @@ class Spec:
 
 def default_of(entry: Field[Any]) -> Any:
     """The default of a field; `MISSING` where it has none."""
-    made = entry.default_factory is not MISSING
-    return cast(Any, entry.default_factory)() if made else entry.default
+    has_factory = entry.default_factory is not MISSING
+    return cast(Any, entry.default_factory)() if has_factory else entry.default
 
 
 def load_spec(kind: type[_Built], path: Path) -> _Built:
@@ -226,14 +201,14 @@ def build(
     values = dict(cast(_Table, table))
     if KIND in values and values.pop(KIND) not in _names_of(spec):
         raise UserError(f"{where}: {_join(key, KIND)}: not allowed; allowed: {spec.__name__}")
-    known = {entry.name: entry for entry in fields(cast(Any, spec)) if entry.init}
+    allowed = {entry.name: entry for entry in fields(cast(Any, spec)) if entry.init}
     for name in values:
-        if name not in known:
-            raise name_error(f"{where}: {'key in ' + key if key else 'key'}", str(name), known)
+        if name not in allowed:
+            raise name_error(f"{where}: {'key in ' + key if key else 'key'}", str(name), allowed)
     hints = _hints_of(spec)
     built = {
         name: _value(entry, values, hints[name], where, _join(key, named(name)))
-        for name, entry in known.items()
+        for name, entry in allowed.items()
         if name in values or _refuse_missing(entry, where, _join(key, named(name)), hints[name])
     }
     try:
@@ -312,13 +287,13 @@ def _convert(
 
 def dataclasses_below(kind: type[Any]) -> tuple[Any, ...]:
     """All dataclasses below a class that is none itself, at any depth, each once; no bases."""
-    found: list[type[Any]] = []
+    classes: list[type[Any]] = []
     waiting = [kind]
     while waiting:
         below = waiting.pop().__subclasses__()
-        found += [each for each in below if is_dataclass(each) and not inspect.isabstract(each)]
+        classes += [sub for sub in below if is_dataclass(sub) and not inspect.isabstract(sub)]
         waiting += below
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(classes))
 
 
 def _concrete(kind: Any) -> tuple[Any, ...]:
@@ -330,11 +305,11 @@ def _concrete(kind: Any) -> tuple[Any, ...]:
 
 def _select_type(value: object, kinds: tuple[Any, ...], label: str) -> Any:
     """The type among several that a value is converted to: the class that its table names."""
-    possible = [each for kind in kinds if kind is not type(None) for each in _concrete(kind)]
+    possible = [option for kind in kinds if kind is not type(None) for option in _concrete(kind)]
     classes = {cast(type, kind).__name__: kind for kind in possible if is_dataclass(kind)}
     second = {name: kind for kind in classes.values() for name in _names_of(cast(type, kind))}
     if len(possible) == 1 or not classes:
-        suitable = [each for each in possible if _suits(value, each)]
+        suitable = [option for option in possible if _suits(value, option)]
         return type(value) if type(value) in suitable else [*suitable, possible[0]][0]
     if type(value) in possible:
         return type(value)
@@ -342,8 +317,8 @@ def _select_type(value: object, kinds: tuple[Any, ...], label: str) -> Any:
         raise UserError(f"{label}: {_show(value)} is not allowed; allowed: a table")
     name = cast(_Table, value).get(KIND)
     if not isinstance(name, str):
-        shown = "missing" if name is None else f"{_show(name)} is not allowed"
-        raise UserError(f"{label}.{KIND}: {shown}; allowed: one of {', '.join(classes)}")
+        mistake = "missing" if name is None else f"{_show(name)} is not allowed"
+        raise UserError(f"{label}.{KIND}: {mistake}; allowed: one of {', '.join(classes)}")
     if name not in second | classes:
         raise name_error(f"{label}.{KIND}", name, classes)
     return (second | classes)[name]
@@ -409,26 +384,26 @@ ENTRY = r"^    (\w[\w, ]*): (.*(?:\n {5,}.*)*)"
 
 def meanings(documented: type) -> dict[str, str]:
     """Descriptions of a class's fields from its and its bases' docstrings, each on one line."""
-    found: dict[str, str] = {}
-    for each in reversed(documented.__mro__):
-        found |= meanings_in(inspect.cleandoc(each.__dict__.get("__doc__") or ""))
-    return found
+    descriptions: dict[str, str] = {}
+    for kind in reversed(documented.__mro__):
+        descriptions |= meanings_in(inspect.cleandoc(kind.__dict__.get("__doc__") or ""))
+    return descriptions
 
 
 def meanings_in(docstring: str) -> dict[str, str]:
     """Descriptions by name under ``Attributes`` or ``Args`` of a docstring, each on one line."""
     _, *section = re.split(r"^(?:Attributes|Args):\n", docstring, maxsplit=1, flags=re.MULTILINE)
     return {
-        name.strip(): re.sub(r"\s+", " ", told).replace("``", "`")
-        for names, told in re.findall(ENTRY, "".join(section), flags=re.MULTILINE)
+        name.strip(): re.sub(r"\s+", " ", description).replace("``", "`")
+        for names, description in re.findall(ENTRY, "".join(section), flags=re.MULTILINE)
         for name in names.split(",")
     }
 
 
 def find_changed(table: Any, *names: str) -> list[str]:
     """The fields among ``names`` of a dataclass that are not at their defaults."""
-    known = {entry.name: entry for entry in fields(table)}
-    return [name for name in names if getattr(table, name) != default_of(known[name])]
+    declared = {entry.name: entry for entry in fields(table)}
+    return [name for name in names if getattr(table, name) != default_of(declared[name])]
 
 
 def check_order(spec: Spec, low: str, high: str) -> tuple[str, str] | None:
@@ -555,14 +530,14 @@ def text_of(path: str | Path, where: str = "") -> str:
         UserError: it cannot be read, is no regular file, is larger than `MOST_BYTES`, or is not
             text in UTF-8.
     """
-    shown = str(path) if len(str(path)) <= 200 else f"{str(path)[:197]}..."
-    name = f"{where}: {shown!r}" if where else shown
+    place = str(path) if len(str(path)) <= 200 else f"{str(path)[:197]}..."
+    name = f"{where}: {place!r}" if where else place
     try:
-        found = Path(path).stat()  # before opening: a pipe without a writer would block forever
-        if not stat.S_ISREG(found.st_mode):
+        status = Path(path).stat()  # before opening: a pipe without a writer would block forever
+        if not stat.S_ISREG(status.st_mode):
             raise UserError(f"{name}: cannot read the file (not a regular file)")
-        if found.st_size > MOST_BYTES:
-            size = f"{found.st_size / 2**20:.0f} MiB; allowed: at most {MOST_BYTES >> 20} MiB"
+        if status.st_size > MOST_BYTES:
+            size = f"{status.st_size / 2**20:.0f} MiB; allowed: at most {MOST_BYTES >> 20} MiB"
             raise UserError(f"{name}: cannot read the file (it has {size})")
         return Path(path).read_bytes().decode("utf-8-sig")
     except OSError as error:

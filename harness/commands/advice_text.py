@@ -35,17 +35,17 @@ CURVES = (
 )
 
 
-def build_advice_table(found: AdviceOutcome) -> Table:
+def build_advice_table(outcome: AdviceOutcome) -> Table:
     """One worker and the candidates that were trained in full, as rows of a comparison."""
-    return build_table(found.cells, found.target, found.plan.impossible)
+    return build_table(outcome.cells, outcome.target, outcome.plan.impossible)
 
 
-def describe_advice(found: AdviceOutcome) -> Iterator[str]:
+def describe_advice(outcome: AdviceOutcome) -> Iterator[str]:
     """The advice, how sure it is, and what the search cost, a sentence each."""
-    table = build_advice_table(found)
+    table = build_advice_table(outcome)
     best, *others = rank_rows(table)
     metric = table.judged.removeprefix("dev_").replace("_", " ")
-    target = f"{metric} {found.target:.3g}"
+    target = f"{metric} {outcome.target:.3g}"
     if best.is_earned:
         yield f"{_name(best)}: {target} in {format_target(best)}{_gain(table, best)}."
         yield from _doubts(table, best, [row for row in others if row.is_earned])
@@ -53,7 +53,7 @@ def describe_advice(found: AdviceOutcome) -> Iterator[str]:
     else:
         yield f"No candidate reaches {target} with every seed; nearest: {_name(best)}."
     yield from describe_gaps((row.cell.name, row.cell) for row in table.rows)
-    yield _describe_search(found)
+    yield _describe_search(outcome)
 
 
 def _name(row: Row) -> str:
@@ -65,8 +65,8 @@ def _gain(table: Table, best: Row) -> str:
     if reference is None:
         return "; one worker does not reach it with every seed"
     if best.cell is reference.cell:
-        found = [compare_chosen(table, best, row) for row in table.rows if row is not best]
-        sure = all(each is not None and is_decided(each.time) for each in found)
+        comparisons = [compare_chosen(table, best, row) for row in table.rows if row is not best]
+        sure = all(pair is not None and is_decided(pair.time) for pair in comparisons)
         return f"; more workers {'do not pay' if sure else f'are not faster {within(best)}'}"
     assert best.speedup is not None
     apart = "" if is_decided(best.speedup.time) else ", which cannot be told apart"
@@ -76,16 +76,16 @@ def _gain(table: Table, best: Row) -> str:
 def _doubts(table: Table, best: Row, others: Sequence[Row]) -> Iterator[str]:
     """The next candidate, and what it would take to tell rows that cannot be told apart."""
     for place, row in enumerate(others):
-        found = compare_chosen(table, best, row)
-        assert found is not None
-        ratio = found.time
+        comparison = compare_chosen(table, best, row)
+        assert comparison is not None
+        ratio = comparison.time
         span = format_range(ratio, format_times)
         times = format_times(ratio.estimate, ratio.width)
-        told = f"{_name(row)}: {'as long' if times == '1' else f'{times} times as long'}{span}"
+        text = f"{_name(row)}: {'as long' if times == '1' else f'{times} times as long'}{span}"
         if math.isfinite(ratio.width) and not is_decided(ratio):
-            yield f"Not told apart: {told}; {describe_need(best, row, len(table.rows))}."
+            yield f"Not told apart: {text}; {describe_need(best, row, len(table.rows))}."
         elif place == 0:
-            yield f"Next: {told}."
+            yield f"Next: {text}."
 
 
 def describe_need(best: Row, row: Row, comparisons: int) -> str:
@@ -93,34 +93,35 @@ def describe_need(best: Row, row: Row, comparisons: int) -> str:
     seeds = find_seeds(*pair_times(row, best), comparisons)
     if not math.isfinite(seeds):
         return "seeds alone would not tell them apart, but more evaluations a pass might"
-    more = 2 * (math.ceil(seeds) - len(best.reaches))
-    return f"about {seeds:.0f} seeds would, {max(more, 2)} trainings more"
+    trainings = 2 * (math.ceil(seeds) - len(best.reaches))
+    return f"about {seeds:.0f} seeds would, {max(trainings, 2)} trainings more"
 
 
-def _describe_search(found: AdviceOutcome) -> str:
-    untrained = sum(trial.passes == 0 for trial in found.trials)
-    full = len(found.cells) - 1
-    left = len(found.trials) - untrained - full
-    told = f"{format_count(len(found.trials), 'candidate')}: {full} trained in full, {left} left"
-    told += f" after shorter trainings, {untrained} passed over by their simulated time"
-    cost = f"{found.trainings} trainings, {found.cost:.0f} of full length"
-    return f"{told}; {cost} (plan {found.plan.digest[:12]})."
+def _describe_search(outcome: AdviceOutcome) -> str:
+    untrained = sum(trial.passes == 0 for trial in outcome.trials)
+    full = len(outcome.cells) - 1
+    stopped = len(outcome.trials) - untrained - full
+    candidates = format_count(len(outcome.trials), "candidate")
+    text = f"{candidates}: {full} trained in full, {stopped} left"
+    text += f" after shorter trainings, {untrained} passed over by their simulated time"
+    cost = f"{outcome.trainings} trainings, {outcome.cost:.0f} of full length"
+    return f"{text}; {cost} (plan {outcome.plan.digest[:12]})."
 
 
-def _feet(found: AdviceOutcome) -> Iterator[str]:
+def _feet(outcome: AdviceOutcome) -> Iterator[str]:
     """The lines below the table: what cannot be trained."""
-    for each in found.plan.impossible:
-        yield f"{each.method}, {format_workers(each.workers)}: not possible: {each.reason}"
+    for pair in outcome.plan.impossible:
+        yield f"{pair.method}, {format_workers(pair.workers)}: not possible: {pair.reason}"
 
 
-def _cells(found: AdviceOutcome) -> Iterator[tuple[str, ...]]:
+def _cells(outcome: AdviceOutcome) -> Iterator[tuple[str, ...]]:
     """Rows of the table: those trained in full by time, then the others as they were left."""
-    table = build_advice_table(found)
+    table = build_advice_table(outcome)
     step_s = {
-        (each.method.label, each.workers): each.step_s
-        for each in (found.plan.reference, *found.plan.candidates)
+        (candidate.method.label, candidate.workers): candidate.step_s
+        for candidate in (outcome.plan.reference, *outcome.plan.candidates)
     }
-    passes = str(found.plan.passes[-1])
+    passes = str(outcome.plan.passes[-1])
     for place, row in enumerate(rank_rows(table)):
         name = row.cell.method, row.cell.workers
         fate = "advised" if place == 0 and row.is_earned else "trained in full"
@@ -129,14 +130,15 @@ def _cells(found: AdviceOutcome) -> Iterator[tuple[str, ...]]:
             *(row.cell.method, str(row.cell.workers), f"{row.cell.rate:.3g}", passes),
             *(_short(step_s[name]), f"{format_target(row)}{span}", fate),
         )
-    full = {(cell.method, cell.workers) for cell in found.cells}
-    rest = [t for t in found.trials if (t.candidate.method.label, t.candidate.workers) not in full]
-    for trial in sorted(rest, key=lambda each: (-each.passes, each.seconds)):
-        each = trial.candidate
+    full = {(cell.method, cell.workers) for cell in outcome.cells}
+    for trial in sorted(outcome.trials, key=lambda trial: (-trial.passes, trial.seconds)):
+        candidate = trial.candidate
+        if (candidate.method.label, candidate.workers) in full:
+            continue
         rate = f"{trial.rate:.3g}" if trial.passes else "-"
         yield (
-            *(each.method.label, str(each.workers), rate, str(trial.passes)),
-            *(_short(each.step_s), "-", trial.fate),
+            *(candidate.method.label, str(candidate.workers), rate, str(trial.passes)),
+            *(_short(candidate.step_s), "-", trial.fate),
         )
 
 
@@ -144,26 +146,26 @@ def _short(seconds: float, width: float = math.inf) -> str:
     return format_seconds(round_to(seconds, 3, width))
 
 
-def answer_of(found: AdviceOutcome) -> Answer:
+def answer_of(outcome: AdviceOutcome) -> Answer:
     """The advice, with all candidates and the curves of what was trained in full."""
-    table = build_advice_table(found)
-    best, sentences = rank_rows(table)[0], [*describe_advice(found)]
+    table = build_advice_table(outcome)
+    best, sentences = rank_rows(table)[0], [*describe_advice(outcome)]
     return Answer(
         title="Advice",
         sentences=sentences,
-        table=[HEAD, *_cells(found)],
-        notes=[*_feet(found)],
+        table=[HEAD, *_cells(outcome)],
+        notes=[*_feet(outcome)],
         data={
             **{"advice": " ".join(sentences), "algorithm": best.cell.method},
-            **{"workers": best.cell.workers, "rate": best.cell.rate, "target": found.target},
-            **{"target_is": found.reason, "reached": best.is_earned},
+            **{"workers": best.cell.workers, "rate": best.cell.rate, "target": outcome.target},
+            **{"target_is": outcome.reason, "reached": best.is_earned},
             "target_s": None if best.target_s is None else best.target_s.estimate,
-            **{"trainings": found.trainings, "full_length_trainings": found.cost},
-            **{"plan": found.plan.to_dict(), "digest": found.plan.digest},
+            **{"trainings": outcome.trainings, "full_length_trainings": outcome.cost},
+            **{"plan": outcome.plan.to_dict(), "digest": outcome.plan.digest},
         },
         name="candidates",
-        records=[_record(trial) for trial in found.trials],
-        runs=hashes_of(found.cells),
+        records=[_record(trial) for trial in outcome.trials],
+        runs=hashes_of(outcome.cells),
         pictures=lambda: [Picture("curves", "Learning curves", curves_figure(table), CURVES)],
     )
 

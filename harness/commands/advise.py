@@ -8,8 +8,6 @@ from harness import argument_types
 from harness.base.files import cluster_file, describe_choices, run_file
 from harness.commands import overrides
 
-__all__ = ["configure", "run"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
@@ -63,8 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     base, _ = overrides.base_of(arguments)
     if arguments.machines is not None:
         base = replace(base, cluster=load_cluster(arguments.machines))
-    named = [word.strip() for word in arguments.algorithms.split(",") if word.strip()]
-    methods = overrides.named_methods([*expand(named, arguments.intervals)], base)
+    names = [word.strip() for word in arguments.algorithms.split(",") if word.strip()]
+    methods = overrides.named_methods([*expand(names, arguments.intervals)], base)
     counts = worker_counts(base.cluster.size, arguments.workers)
     arguments.rates = "sweep"  # the search ranks candidates each at its best rate
     grid = overrides.grid_of(arguments, base, methods, counts)

@@ -9,8 +9,6 @@ from harness import argument_types
 from harness.base.errors import EXIT_DONE, UserError
 from harness.base.log import say
 
-__all__ = ["configure", "run"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

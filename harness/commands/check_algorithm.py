@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-__all__ = ["configure", "run"]
-
 WORDS = {True: "kept", False: "BROKEN", None: "skipped"}
 """Words for a promise that is kept, broken, or not applicable to the algorithm."""
 
@@ -34,10 +32,10 @@ def run(arguments: argparse.Namespace) -> int:
     import_modules(arguments.modules, "--import", Path.cwd())
     algorithm = method_of(arguments.name, needs_steps=False).algorithm
     print(f"{type(algorithm).__name__}: {algorithm}")
-    found = list(check_contract(algorithm))
-    for answer in found:
+    answers = list(check_contract(algorithm))
+    for answer in answers:
         print(f"{WORDS[answer.kept]:7} {answer.promise}")
         if answer.told:
             print(f"        {answer.told}")
     print(UNASKED)
-    return EXIT_RUN_FAILED if any(answer.kept is False for answer in found) else EXIT_DONE
+    return EXIT_RUN_FAILED if any(answer.kept is False for answer in answers) else EXIT_DONE

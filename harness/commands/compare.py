@@ -9,8 +9,6 @@ from harness.base.errors import EXIT_DONE
 from harness.base.files import cluster_file
 from harness.base.log import say
 
-__all__ = ["configure", "run"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

@@ -8,8 +8,6 @@ from typing import Any
 from harness.base.files import describe_choices, run_file
 from harness.commands import overrides
 
-__all__ = ["configure", "run"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
@@ -30,9 +28,9 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.judge.comparison import build_table
     from reports import comparison
 
-    base, own = overrides.base_of(arguments)
-    named = [word.strip() for word in arguments.algorithms.split(",") if word.strip()]
-    methods = overrides.named_methods(named, base) or [own]
+    base, file_method = overrides.base_of(arguments)
+    names = [word.strip() for word in arguments.algorithms.split(",") if word.strip()]
+    methods = overrides.named_methods(names, base) or [file_method]
     grid = overrides.grid_of(arguments, base, methods, arguments.workers)
     seed, rate = base.seed, base.schedule.rate
     # At the file's rate; a mistake in one is reported before any run.

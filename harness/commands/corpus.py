@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from data_synth.corpus import Corpus
     from data_synth.targets import Effort
 
-__all__ = ["configure", "run"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verbs and their options."""
@@ -82,16 +80,16 @@ def _validate(arguments: argparse.Namespace) -> int:
         units=arguments.units,
         layers=arguments.layers,
     )
-    found = validate(load(arguments.folder), effort, arguments.seed, print)
-    print(f"{found.targets} targets, {found.frames} training frames")
-    rows = {"chance": found.chance, "linear": found.linear, "shallow": found.shallow}
-    for name, error in {**rows, "deep": found.deep}.items():
+    validation = validate(load(arguments.folder), effort, arguments.seed, print)
+    print(f"{validation.targets} targets, {validation.frames} training frames")
+    rows = {"chance": validation.chance, "linear": validation.linear, "shallow": validation.shallow}
+    for name, error in {**rows, "deep": validation.deep}.items():
         print(f"{name:<12}{error:8.2%}")
-    for name, error in found.tests.items():
+    for name, error in validation.tests.items():
         print(f"  {name:<10}{error:8.2%}")
-    print(f"depth pays  {found.depth_pays:8.2f}  (linear over deep error)")
-    print(f"confusable  {found.possible:8.2f}  (targets a frame leaves open)")
-    for target, answer, share in found.confused:
+    print(f"depth pays  {validation.depth_pays:8.2f}  (linear over deep error)")
+    print(f"confusable  {validation.possible:8.2f}  (targets a frame leaves open)")
+    for target, answer, share in validation.confused:
         print(f"  target {target} taken for {answer}: {share:.1%} of its frames")
     return 0
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from harness.base.errors import UserError
 from harness.simulator.timeline_file import STANDARD, refuse_to_replace
 
-__all__ = ["check_outputs", "write_each"]
-
 
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path]) -> None:
     """Reject invalid output files before anything is simulated.
@@ -22,30 +20,30 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path]) ->
     Raises:
         UserError: an output cannot be written, is an input, or is the output of another option.
     """
-    named: dict[Path, str] = {}
+    options: dict[Path, str] = {}
     for option, path in outputs.items():
         if path is None:
             continue
         _check_place(option, path)
-        for other in inputs:
-            if path.exists() and other.exists() and path.samefile(other):
+        for source in inputs:
+            if path.exists() and source.exists() and path.samefile(source):
                 raise UserError(f"{option}: {str(path)!r} is read; allowed: another file")
-        known = named.setdefault(STANDARD if path == STANDARD else path.resolve(), option)
-        if known != option:
-            raise UserError(f"{option}: {str(path)!r} is that of {known}; allowed: another file")
+        owner = options.setdefault(STANDARD if path == STANDARD else path.resolve(), option)
+        if owner != option:
+            raise UserError(f"{option}: {str(path)!r} is that of {owner}; allowed: another file")
 
 
 def _check_place(option: str, path: Path) -> None:
     if path == STANDARD:
         return
     try:
-        there = path.parent.is_dir() and os.access(path.parent, os.W_OK) and not path.is_dir()
+        is_possible = path.parent.is_dir() and os.access(path.parent, os.W_OK) and not path.is_dir()
     except (OSError, ValueError):  # a name too long, or with a null byte
-        there = False
-    if not there:
-        shown = str(path) if len(str(path)) <= 200 else f"{str(path)[:197]}..."
+        is_possible = False
+    if not is_possible:
+        name = str(path) if len(str(path)) <= 200 else f"{str(path)[:197]}..."
         allowed = "a file in a folder that exists and can be written, or - for standard output"
-        raise UserError(f"{option}: {shown!r} is not allowed; allowed: {allowed}")
+        raise UserError(f"{option}: {name!r} is not allowed; allowed: {allowed}")
     refuse_to_replace(path, option)
 
 

@@ -21,18 +21,6 @@ if TYPE_CHECKING:
     from harness.store import Run
     from reports.answers import Answer
 
-__all__ = [
-    "add_changes",
-    "add_execution",
-    "add_rates",
-    "add_workers",
-    "base_of",
-    "changes",
-    "finish",
-    "grid_of",
-    "named_methods",
-    "open_runner",
-]
 
 Changes = list[tuple[tuple[str, ...], object]]
 
@@ -82,13 +70,13 @@ def add_rates(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_execution(parser: argparse.ArgumentParser, out: str, what: str) -> None:
+def add_execution(parser: argparse.ArgumentParser, out: str, meaning: str) -> None:
     """Declare where runs are executed, and the folder of the outputs.
 
     Args:
         parser: parser of the command.
         out: default of the folder.
-        what: the folder in words.
+        meaning: the folder in words.
     """
     parser.add_argument(
         "--jobs",
@@ -96,7 +84,7 @@ def add_execution(parser: argparse.ArgumentParser, out: str, what: str) -> None:
         default=1,
         help="number of runs trained at once, one process each",
     )
-    parser.add_argument("--out", type=Path, default=Path(out), help=what)
+    parser.add_argument("--out", type=Path, default=Path(out), help=meaning)
     argument_types.add_carriers(parser)
 
 
@@ -169,8 +157,7 @@ def base_of(arguments: argparse.Namespace) -> tuple[AnyExperiment, Method]:
     from harness.experiment.methods import Method
     from harness.experiment.run_file import load_folds
 
-    asked = changes(arguments.changes)
-    base: AnyExperiment = load_folds(arguments.file, changes=asked)
+    base: AnyExperiment = load_folds(arguments.file, changes=changes(arguments.changes))
     return base, Method(type(base.algorithm).__name__, base.algorithm, base.timed)
 
 
@@ -190,19 +177,21 @@ def named_methods(words: Sequence[str], base: AnyExperiment) -> list[Method]:
     from harness.simulator.protocols.contract import TimingProtocol
 
     def way(protocol: TimingProtocol) -> object:
-        found = protocol.handing(base.workers)
-        return found and found._replace(under_way=0)  # when they are folded, not what they are
+        handing = protocol.handing(base.workers)
+        return handing and handing._replace(under_way=0)  # when they are folded, not what they are
 
     file = base.protocol
     usual = file in (ParameterServer(), Averaging())
-    named = [method_of(word, needs_steps=file is None or usual) for word in words]
+    methods = [method_of(word, needs_steps=file is None or usual) for word in words]
     if file is None or usual:
-        return named
-    others = [each.label for each in named if way(each.protocol) != way(file)]
+        return methods
+    others = [method.label for method in methods if way(method.protocol) != way(file)]
     if others:
-        on = "" if len(others) == len(named) else f" on {', '.join(others)}"
+        on = "" if len(others) == len(methods) else f" on {', '.join(others)}"
         say(f"no effect{on}: protocol (data are handed out in another way)")
-    return [each if each.label in others else replace(each, protocol=file) for each in named]
+    return [
+        method if method.label in others else replace(method, protocol=file) for method in methods
+    ]
 
 
 def grid_of(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,6 @@ from reports.style import COLOURS, DASHES, INK, MARKERS, MUTED, cycle, render_fi
 if TYPE_CHECKING:
     from harness.commands.timing import Timing
 
-__all__ = ["draw", "few_lanes", "page"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -65,16 +64,16 @@ def draw(path: Path, title: str, timings: Sequence[Timing], timeline: Timeline) 
 
 def page(title: str, timings: Sequence[Timing], timeline: Timeline) -> Figure:
     """The figure with its four plots (arguments as for `draw`)."""
-    last = timings[-1]
-    lanes = min(last.workers, MOST_LANES)
+    timing = timings[-1]
+    lanes = min(timing.workers, MOST_LANES)
     figure = Figure(figsize=PAGE_IN, layout="constrained")
     FigureCanvasAgg(figure)
     heights = [0.6 + 0.22 * (lanes + 1), 2.9]
     axes = figure.subplot_mosaic(MOSAIC, height_ratios=heights)
-    figure.suptitle(f"{title}, {last.workers:,} workers".replace(", 1 workers", ", 1 worker"))
-    _gantt(axes["g"], timeline, last.workers)
-    found = last.long_run
-    staleness, lag_s = (timeline.staleness(), timeline.lag_s()) if found is None else found.single
+    figure.suptitle(f"{title}, {timing.workers:,} workers".replace(", 1 workers", ", 1 worker"))
+    _gantt(axes["g"], timeline, timing.workers)
+    run = timing.long_run
+    staleness, lag_s = (timeline.staleness(), timeline.lag_s()) if run is None else run.single
     _histogram(axes["s"], staleness, "staleness (folds)", whole=True)
     _histogram(axes["l"], *_scale_lags(lag_s))
     _speedup(axes["u"], timings)
@@ -88,10 +87,10 @@ def few_lanes(timeline: Timeline, lanes: int) -> Timeline:
         UserError: none of their contributions has been folded.
     """
     rows, spans = timeline.folded(), timeline.spans
-    kept = rows.where(rows.worker < lanes)
-    if len(kept) == 0:
+    contributions = rows.where(rows.worker < lanes)
+    if len(contributions) == 0:
         raise UserError("--plot: none of the first workers has folded; allowed: more folds")
-    fold_s = timeline.folds.time_s[kept.fold - timeline.folds.fold[0]]
+    fold_s = timeline.folds.time_s[contributions.fold - timeline.folds.fold[0]]
     # a fold may be complete some time after its work, when its weights have been sent
     next_s = np.append(timeline.folds.time_s, np.inf)
     next_s = next_s[np.searchsorted(timeline.folds.time_s, spans.end_s)]
@@ -99,24 +98,24 @@ def few_lanes(timeline: Timeline, lanes: int) -> Timeline:
     ends_s = np.where(is_work, next_s, spans.end_s)
     theirs = (spans.worker <= SERVER) & np.isin(ends_s, fold_s)
     mine = (spans.worker >= 0) & (spans.worker < lanes)
-    return replace(timeline, contributions=kept, spans=spans.where(mine | theirs))
+    return replace(timeline, contributions=contributions, spans=spans.where(mine | theirs))
 
 
 def _gantt(axes: Axes, timeline: Timeline, workers: int) -> None:
     """Draw a few rounds from the middle of the simulation."""
     lanes = min(workers, MOST_LANES)
-    shown = few_lanes(timeline, lanes)
-    gantt.draw_window(axes, _thin_arrows(gantt.window(shown, _edges_s(shown), "--plot")), {})
+    part = few_lanes(timeline, lanes)
+    gantt.draw_window(axes, _thin_arrows(gantt.window(part, _edges_s(part), "--plot")), {})
     hidden = f"; {lanes} of {workers:,} workers" if lanes < workers else ""
     note = f"arrows: from a read to its fold, with its staleness{hidden}"
     axes.set_title(note, loc="right", fontsize=9, color=MUTED)
 
 
-def _edges_s(shown: Timeline) -> dict[str, float]:
+def _edges_s(part: Timeline) -> dict[str, float]:
     """Window of a few rounds after the middle fold, which it contains; or the last rounds."""
-    rows, times_s = shown.folded(), shown.folds.time_s
-    folds_s = times_s[rows.fold - shown.folds.fold[0]]
-    width_s = gantt.CYCLES * float(np.median(shown.lag_s()))
+    rows, times_s = part.folded(), part.folds.time_s
+    folds_s = times_s[rows.fold - part.folds.fold[0]]
+    width_s = gantt.CYCLES * float(np.median(part.lag_s()))
     middle_s = float(folds_s[len(folds_s) // 2])
     end_s = min(middle_s + 0.9 * width_s, float(times_s[-1]))
     return {
@@ -230,5 +229,5 @@ def _values(timing: Timing) -> str:
 
 def _legend(axes: Axes) -> None:
     """Draw the legend above the axes, where it hides no data."""
-    place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderpad": 0}
-    axes.legend(**place, ncols=2, handlelength=1.8, columnspacing=1.0)
+    spacing: dict[str, Any] = {"borderpad": 0, "handlelength": 1.8, "columnspacing": 1.0}
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, **spacing)

@@ -13,8 +13,6 @@ from harness.base.errors import EXIT_DONE, UserError
 from harness.base.files import cluster_file, describe_choices, run_file
 from harness.base.log import say
 
-__all__ = ["configure", "run"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from harness.base.log import say
 from harness.base.settings import format_quantity, format_seconds
 
-__all__ = ["Progress"]
-
 LONG_S = 10.0
 """Seconds; a command that takes less prints no progress."""
 LARGE = 1e9
@@ -64,17 +62,17 @@ class Progress:
             first_s: estimated seconds before the first step, printed if they are many.
         """
         self.piece = piece
-        first: tuple[int, float] | None = None  # steps and time of the first call, after compiling
+        start: tuple[int, float] | None = None  # steps and time of the first call, after compiling
         if first_s > LONG_S:
             self._say(name, f"some {_roughly(first_s)} before the first of its {unit}")
 
         def watch(done: int, steps: int) -> None:
-            nonlocal first
-            first = first or (done, self.clock())
-            spent_s = self.clock() - first[1]
-            if spent_s < ENOUGH_S or done == first[0] or (settled and done >= steps):
+            nonlocal start
+            start = start or (done, self.clock())
+            spent_s = self.clock() - start[1]
+            if spent_s < ENOUGH_S or done == start[0] or (settled and done >= steps):
                 return
-            left_s = spent_s * max(steps - done, 0) / (done - first[0])
+            left_s = spent_s * max(steps - done, 0) / (done - start[0])
             most = "" if settled else "at most "
             self._tell(name, f"{done:,} of {most}{steps:,} {unit}", left_s, settled)
 
@@ -88,10 +86,10 @@ class Progress:
         word = "about" if settled else "at most"
         self._say(name, f"{done}, {word} {left_s:.0f} s left")
 
-    def _say(self, name: str, what: str) -> None:
+    def _say(self, name: str, text: str) -> None:
         place = f" ({self.piece} of {self.pieces})" if self.pieces > 1 else ""
         self.said_s = self.clock()
-        self.say(f"{name}{place}: {what}")
+        self.say(f"{name}{place}: {text}")
 
 
 def _roughly(seconds: float) -> str:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from harness.simulator import Cluster
     from harness.simulator.protocols.contract import TimingProtocol
 
-__all__ = ["MOST_FOLDS", "configure", "folds", "protocol"]
 
 MOST_FOLDS = 10_000_000
 
@@ -52,24 +51,24 @@ def configure(parser: Parser) -> None:
         metavar="N",
         help="number of whole epochs of averaging, instead of --folds",
     )
-    ours = [each.load() for each in entries("protocols").values() if each.ours]
+    ours = [entry.load() for entry in entries("protocols").values() if entry.ours]
     names = _add_settings(parser.add_argument_group("settings of a protocol"), ours)
     parser.set_defaults(settings=names)
 
     def prepare(words: Sequence[str]) -> None:
-        first = Parser(prog=parser.prog, add_help=False)
-        _add_names(first)
-        asked, _ = first.parse_known_args(words)
-        import_modules(asked.modules, "--import", Path.cwd())
-        kind = load_protocol(asked.protocol)
+        parser_of_names = Parser(prog=parser.prog, add_help=False)
+        _add_names(parser_of_names)
+        arguments, _ = parser_of_names.parse_known_args(words)
+        import_modules(arguments.modules, "--import", Path.cwd())
+        kind = load_protocol(arguments.protocol)
         if kind in ours:
             return
         title = f"settings of {kind.name}, except those named like another option"
         # An option of our protocols is replaced by theirs of the same name, which may have another
         # type.
         theirs = parser.add_argument_group(title, conflict_handler="resolve")
-        known: dict[str, object] = vars(parser)["_option_string_actions"]
-        others = known.keys() - {_option(name) for name in names}
+        actions: dict[str, object] = vars(parser)["_option_string_actions"]
+        others = actions.keys() - {_option(name) for name in names}
         parser.set_defaults(settings=[*names, *_add_settings(theirs, [kind], others)])
 
     parser.prepare = prepare
@@ -108,7 +107,7 @@ def _add_settings(
     types: dict[str, Any] = {}
     owners: dict[str, dict[str, list[str]]] = {}
     for kind in kinds:
-        hints, told = get_type_hints(kind), meanings(kind)
+        hints, descriptions = get_type_hints(kind), meanings(kind)
         for name in _names(kind):
             if _option(name) in others:
                 continue
@@ -116,16 +115,16 @@ def _add_settings(
             is_optional = type(None) in get_args(hints[name]) and len(plain) == 1
             types.setdefault(name, plain[0] if is_optional else hints[name])
             # help shows the first clause of the description
-            short = re.split(r"[.:;](?:\s|$)", told.get(name, ""), maxsplit=1)[0]
+            short = re.split(r"[.:;](?:\s|$)", descriptions.get(name, ""), maxsplit=1)[0]
             owners.setdefault(name, {}).setdefault(short.replace("%", "%%"), []).append(kind.name)
-    for name, told in owners.items():
-        text = "; ".join(f"{', '.join(alike)}: {short}" for short, alike in told.items())
+    for name, kinds_by_text in owners.items():
+        text = "; ".join(f"{', '.join(alike)}: {short}" for short, alike in kinds_by_text.items())
         if types[name] is bool:
             action = argparse.BooleanOptionalAction
             group.add_argument(_option(name), action=action, dest=name, help=text)
         else:
-            takes, shown = TAKES.get(types[name], (read_value, "VALUE"))
-            group.add_argument(_option(name), type=takes, metavar=shown, dest=name, help=text)
+            takes, placeholder = TAKES.get(types[name], (read_value, "VALUE"))
+            group.add_argument(_option(name), type=takes, metavar=placeholder, dest=name, help=text)
     return list(owners)
 
 
@@ -140,11 +139,11 @@ def protocol(arguments: argparse.Namespace) -> TimingProtocol:
         UserError: an unknown protocol, or a setting that it does not have.
     """
     kind = load_protocol(arguments.protocol)
-    given = {name: getattr(arguments, name) for name in arguments.settings}
-    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    options = {name: getattr(arguments, name) for name in arguments.settings}
+    settings: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     for name in settings:
         if name not in _names(kind):
-            owners = [owner for owner, it in load_protocols().items() if name in _names(it)]
+            owners = [owner for owner, other in load_protocols().items() if name in _names(other)]
             raise UserError(
                 f"{_option(name)}: not allowed with --protocol {arguments.protocol};"
                 f" allowed: with --protocol {' or '.join(owners)}"
@@ -161,17 +160,17 @@ def folds(arguments: argparse.Namespace, cluster: Cluster, workers: int) -> int 
     epochs = arguments.epochs
     if epochs is None:
         return cast("int | None", arguments.folds)
-    each = protocol(arguments).epoch_folds(cluster, workers)
-    if each == 0:
+    an_epoch = protocol(arguments).epoch_folds(cluster, workers)
+    if an_epoch == 0:
         able = [name for name, kind in load_protocols().items() if "epochs" in kind.can]
         raise UserError(
             f"--epochs: there are none; allowed: with --protocol {' or '.join(able)}, which can"
             " 'epochs', and a cluster file that has parallel.epoch_minibatches"
         )
-    if not 1 <= epochs <= MOST_FOLDS // each:
-        allowed = f"a whole number from 1 to {MOST_FOLDS // each}"
+    if not 1 <= epochs <= MOST_FOLDS // an_epoch:
+        allowed = f"a whole number from 1 to {MOST_FOLDS // an_epoch}"
         raise UserError(f"--epochs: {epochs} is not allowed; allowed: {allowed}")
-    return epochs * each
+    return epochs * an_epoch
 
 
 def _names(kind: Any) -> list[str]:

@@ -8,8 +8,6 @@ from harness import argument_types
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED
 from harness.base.log import say
 
-__all__ = ["configure", "run"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
@@ -20,12 +18,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Replay, and compare the parameters with the recorded ones."""
     from harness.fidelity.replay import replay_run
 
-    found = replay_run(arguments.folder, say, arguments.file)
-    print(f"{'folds':32} {found.folds}")
-    print(f"{'parameters':32} {found.parameters}")
-    print(f"{'recorded sha256':32} {found.recorded_sha256}")
-    print(f"{'replayed sha256':32} {found.replayed_sha256}")
-    print(f"{'largest difference':32} {found.largest_difference:.3g}")
-    same = found.recorded_sha256 == found.replayed_sha256
+    result = replay_run(arguments.folder, say, arguments.file)
+    print(f"{'folds':32} {result.folds}")
+    print(f"{'parameters':32} {result.parameters}")
+    print(f"{'recorded sha256':32} {result.recorded_sha256}")
+    print(f"{'replayed sha256':32} {result.replayed_sha256}")
+    print(f"{'largest difference':32} {result.largest_difference:.3g}")
+    same = result.recorded_sha256 == result.replayed_sha256
     print("identical, bit for bit" if same else "not identical")
     return EXIT_DONE if same else EXIT_RUN_FAILED

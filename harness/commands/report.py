@@ -7,8 +7,6 @@ from pathlib import Path
 
 from harness.base.errors import EXIT_DONE
 
-__all__ = ["configure", "run"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

@@ -19,8 +19,6 @@ from harness.store import Run, Store, is_run, schema, verify_run
 from harness.store.files import list_folder
 from reports import provenance
 
-__all__ = ["configure", "run"]
-
 HERE = (Path(DEFAULT_STORE), Path("reports/out"))
 """Stores of trainings, and the folder of reports, whose commands keep their runs beside them."""
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
 
 from harness import argument_types
 from harness.base.errors import EXIT_DONE, UserError
 from harness.base.files import cluster_file, describe_choices
+from harness.base.log import say
 from harness.base.reads import Reads, watch
 from harness.base.settings import format_quantity
 from harness.cli import Parser
@@ -117,23 +117,19 @@ def configure(parser: Parser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="the figures as JSON")
 
 
+Job = tuple[Point, Workload, list[int]]
+"""A cluster, the workload of a minibatch, and the numbers of workers."""
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """Simulate each worker count, print the table, and write the requested files."""
+    """Simulate every row of every point, print the table, and write the requested files."""
     _check_options(arguments)
-    found = points(arguments.cluster, arguments.sweep)
-    _answer(arguments, found)
-    return EXIT_DONE
-
-
-def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
-    """Simulate every row of every point, then print the table and write the outputs."""
-    out = sys.stderr if STANDARD in _outputs(arguments).values() else sys.stdout
-    asked = [(point, *_job(arguments, point)) for point in found]
-    progress = Progress(sum(len(counts) for _, _, counts in asked))
-    efforts = [
-        effort for point, _, counts in asked for effort in _efforts(arguments, point, counts)
-    ]
-    progress.foretell(sum(it.seconds for _, it in efforts), max(it.size for _, it in efforts))
+    jobs = [_job(arguments, point) for point in points(arguments.cluster, arguments.sweep)]
+    progress = Progress(sum(len(counts) for _, _, counts in jobs))
+    efforts = [effort for point, _, counts in jobs for effort in _efforts(arguments, point, counts)]
+    progress.foretell(
+        sum(effort.seconds for _, effort in efforts), max(effort.size for _, effort in efforts)
+    )
     first_s = {count: effort.first_s for count, effort in efforts}
 
     timings: list[Timing] = []
@@ -142,24 +138,33 @@ def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
         name, unit = f"{count:,} worker{'s'[: count > 1]}", "folds" if settled else "contributions"
         return progress.begin(len(timings) + 1, name, unit, settled, first_s.get(count, 0.0))
 
-    last: Row | None = None
+    row: Row | None = None  # timelines are large: only the last is kept
     unread: list[list[str]] = []
-    for point, workload, counts in asked:
+    for point, workload, counts in jobs:
         with _watch_keys(point.cluster, protocols.protocol(arguments), unread):
             for row in rows(arguments, point, workload, counts, watch):
                 timings.append(row.timing)
-                last = row  # timelines are large: only the last is kept
-    assert last is not None
-    simulation = last.simulation
+    assert row is not None
+    _print(arguments, timings, row)
+    repeats = [
+        line for point, _, counts in jobs for line in describe_repeats(point.cluster, max(counts))
+    ]
+    remarks = [*describe_idle(unread), *dict.fromkeys(repeats), *warnings(timings), *_quick(jobs)]
+    for line in remarks:
+        say(line)
+    write_each(_writers(arguments, timings, row))
+    return EXIT_DONE
+
+
+def _print(arguments: argparse.Namespace, timings: Sequence[Timing], row: Row) -> None:
+    """Print the table; on stderr if one of the outputs goes to standard output."""
+    lines, simulation = [*table(timings), *own_table(timings)], row.simulation
     if not arguments.sweep:
         bare_per_s = bare_throughput_per_s(simulation.cluster, simulation.workload)
         workload = simulation.workload if simulation.protocol.trains_minibatches else None
-        _say(heading(simulation.cluster, workload, bare_per_s), out)
-    _say(table(timings), out)
-    _say(own_table(timings), out)
-    _say(describe_idle(unread), sys.stderr)
-    _say([*_describe_repeats(asked), *warnings(timings), *_quick(asked)], sys.stderr)
-    write_each(_writers(arguments, timings, last))
+        lines = [*heading(simulation.cluster, workload, bare_per_s), *lines]
+    is_taken = STANDARD in _outputs(arguments).values()
+    print(*lines, sep="\n", file=sys.stderr if is_taken else sys.stdout)
 
 
 def _efforts(
@@ -190,32 +195,19 @@ def _watch_keys(
     unread.append([*options, *machine.unread()])
 
 
-def _describe_repeats(asked: Iterable[tuple[Point, Workload, list[int]]]) -> list[str]:
-    """A line for each cluster that is simulated with more workers than its file describes."""
-    found = [
-        line for point, _, counts in asked for line in describe_repeats(point.cluster, max(counts))
-    ]
-    return [*dict.fromkeys(found)]
-
-
-def _quick(asked: Iterable[tuple[Point, Workload, list[int]]]) -> list[str]:
+def _quick(jobs: Iterable[Job]) -> list[str]:
     """A warning for each device with a minibatch shorter than the launch of its kernels."""
-    found = {
+    durations_s = {
         name: device.minibatch_s(workload)
-        for point, workload, _ in asked
+        for point, workload, _ in jobs
         for name, device in point.cluster.devices.items()
         if device.is_too_quick(workload)
     }
     return [
         f"warning: devices.{name}: a minibatch takes {1e6 * seconds:.3g} µs, but launching its"
         f" kernels takes {1e6 * LEAST_STEP_S:.0f} µs or more; launch_s is 0"
-        for name, seconds in found.items()
+        for name, seconds in durations_s.items()
     ]
-
-
-def _say(lines: Iterable[str], out: TextIO) -> None:
-    for line in lines:
-        print(line, file=out)
 
 
 def _outputs(arguments: argparse.Namespace) -> dict[str, Path | None]:
@@ -223,27 +215,27 @@ def _outputs(arguments: argparse.Namespace) -> dict[str, Path | None]:
 
 
 def _writers(
-    arguments: argparse.Namespace, timings: Sequence[Timing], last: Row
+    arguments: argparse.Namespace, timings: Sequence[Timing], row: Row
 ) -> Iterator[Callable[[], object]]:
     """Functions that write the requested outputs; timelines are those of the last row."""
     rounds = 0 if arguments.plot is None else DRAWN
-    folds = min(max(SHOWN, rounds * last.simulation.workers), MOST_SHOWN)
+    folds = min(max(SHOWN, rounds * row.simulation.workers), MOST_SHOWN)
     if arguments.json is not None:
         records = [record(timing) for timing in timings]
         yield lambda: _write_json(arguments.json, records)
     if arguments.trace is not None:
 
         def trace() -> None:
-            timeline = last.timeline_for_trace(folds)
-            events = last.simulation.protocol.trace(timeline)
+            timeline = row.timeline_for_trace(folds)
+            events = row.simulation.protocol.trace(timeline)
             write_trace(timeline, arguments.trace, events)
 
         yield trace
     if arguments.plot is not None:
         from harness.commands.plot import draw
 
-        name = last.simulation.cluster.name
-        yield lambda: draw(arguments.plot, name, timings, last.ensure_timeline(folds))
+        name = row.simulation.cluster.name
+        yield lambda: draw(arguments.plot, name, timings, row.ensure_timeline(folds))
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
@@ -256,25 +248,25 @@ def _check_options(arguments: argparse.Namespace) -> None:
         raise UserError(f"--plot: {str(plot)[:60]!r} is not allowed; allowed: {allowed}")
 
 
-def _job(arguments: argparse.Namespace, point: Point) -> tuple[Workload, list[int]]:
+def _job(arguments: argparse.Namespace, point: Point) -> Job:
     """The workload and the worker counts; a sweep has by default one count, all workers."""
     size = point.cluster.size
     counts = arguments.workers or [size]
     if not (arguments.workers or point.values):  # powers of two too, if enough for the protocol
         powers = [2**k for k in range(size.bit_length()) if 2**k < size]
         counts = [*filter(protocols.protocol(arguments).is_enough, powers), size]
-    return _workload(arguments, point.cluster), counts
+    return point, _workload(arguments, point.cluster), counts
 
 
 def _workload(arguments: argparse.Namespace, cluster: Cluster) -> Workload:
     """The file's workload, changed by ``--network`` and ``--minibatch``."""
-    frames, known = arguments.minibatch, cluster.workload
+    frames, workload = arguments.minibatch, cluster.workload
     if arguments.network is not None:
-        default = 256 if known is None else known.minibatch_frames
+        default = 256 if workload is None else workload.minibatch_frames
         return Workload.of_network(arguments.network, frames or default)
-    if known is None:
+    if workload is None:
         raise UserError(f"{arguments.cluster}: workload: missing; give the table, or --network")
-    return known if frames is None else replace(known, minibatch_frames=frames)
+    return workload if frames is None else replace(workload, minibatch_frames=frames)
 
 
 def layer_sizes(text: str) -> list[int]:
@@ -313,8 +305,8 @@ def available_bytes() -> float:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
         return float("inf")
-    known = dict(line.split(":", 1) for line in lines)
-    free = 1024.0 * int(known["MemAvailable"].split()[0])
+    sizes = dict(line.split(":", 1) for line in lines)
+    free = 1024.0 * int(sizes["MemAvailable"].split()[0])
     return (1.0 - SPARE) * min(free, _cgroup_available_bytes())
 
 
@@ -329,7 +321,7 @@ def _cgroup_available_bytes() -> float:
     return float("inf") if most == "max" else int(most) - used + int(cached[1] if cached else 0)
 
 
-def refuse_beyond_memory(what: str, size: float) -> None:
+def refuse_beyond_memory(work: str, size: float) -> None:
     """Reject work whose estimated memory exceeds the available memory.
 
     Raises:
@@ -337,6 +329,6 @@ def refuse_beyond_memory(what: str, size: float) -> None:
     """
     if size > available_bytes():
         raise UserError(
-            f"{what}: needs about {format_quantity(size, 'B')} of memory; allowed: what there is,"
+            f"{work}: needs about {format_quantity(size, 'B')} of memory; allowed: what there is,"
             f" {format_quantity(available_bytes(), 'B')}"
         )

@@ -505,12 +505,12 @@ class _Simulated:
         digest = None if self.arguments.json is None else _Hash()
         simulation = self._simulation(workers, spans=digest is not None)
         limits = horizon_of(self.cluster, self.protocol, self.workload, workers)
-        done = 0
+        contributions = 0
 
         def see(part: Timeline) -> None:
-            nonlocal done
-            done += len(part.folded())
-            watch(done, limits.most)
+            nonlocal contributions
+            contributions += len(part.folded())
+            watch(contributions, limits.most)
             if digest is not None:
                 digest.add(part)
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from harness.search.comparison import Grid
     from harness.store import Cell
 
-__all__ = ["configure", "run"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
@@ -67,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     knob = knob_of(arguments.what)
     ends = zip((arguments.low, arguments.high), knob.usual, strict=True)
-    low, high = (usual if asked is None else asked for asked, usual in ends)
+    low, high = (usual if end is None else end for end, usual in ends)
     limits = (low, high), arguments.margin, arguments.halvings
     search = Search(knob.name, knob.axis, knob.whole, *limits)
     base, method = overrides.base_of(arguments)

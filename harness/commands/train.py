@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from harness.experiment.contract import TaskConfig
     from harness.store import Run
 
-__all__ = ["configure", "run"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
@@ -67,19 +65,19 @@ def run(arguments: argparse.Namespace) -> int:
     for line in repeat_lines(configs.values()):
         say(line)
     with Runner(store, arguments.jobs, submit) as runner:
-        found = runner.run(configs)
-    for name, each in found.items():
-        if len(found) > 1:
+        runs = runner.run(configs)
+    for name, stored in runs.items():
+        if len(runs) > 1:
             print(f"{name.partition(', ')[2]}:")
-        print(*each.lines(), sep="\n")
-    for name, each in found.items():
-        if each.status == "done":
-            print(_describe_end(name, configs[name], each))
-    for line in idle_lines(found.values()):
+        print(*stored.lines(), sep="\n")
+    for name, stored in runs.items():
+        if stored.status == "done":
+            print(_describe_end(name, configs[name], stored))
+    for line in idle_lines(runs.values()):
         say(line)
-    lost = {name: each for name, each in found.items() if each.status != "done"}
-    for name, each in lost.items():
-        say(each.ending(name))
+    lost = {name: stored for name, stored in runs.items() if stored.status != "done"}
+    for name, stored in lost.items():
+        say(stored.ending(name))
     return EXIT_RUN_FAILED if lost else EXIT_DONE
 
 
@@ -93,8 +91,8 @@ def _describe_end(name: str, config: TaskConfig, run: Run) -> str:
     if "virtual_s" in summary:
         seconds = float(f"{summary['virtual_s']:.3g}")
         after.append(f"{format_seconds(seconds)} of simulated time")
-    told = f" after {', '.join(after)}" if after else ""
-    return f"{name}: {config.metric} {error}{told}; stored in {run.dir}"
+    text = f" after {', '.join(after)}" if after else ""
+    return f"{name}: {config.metric} {error}{text}; stored in {run.dir}"
 
 
 def _run_on_processes(arguments: argparse.Namespace) -> int:
@@ -105,25 +103,16 @@ def _run_on_processes(arguments: argparse.Namespace) -> int:
     """
     from harness import train
 
-    several = (
-        arguments.workers
-        or arguments.changes
-        or arguments.algorithm
-        or (arguments.seeds, arguments.jobs) != (1, 1)
-    )
-    if several or arguments.submit:
-        told = (
-            "one run of the file as it is, without --algorithm, --workers, --seeds, --set, --jobs,"
-            " --submit"
-        )
-        raise UserError(f"--processes {arguments.processes}: allowed: {told}")
-    words = [str(arguments.file), "--processes", str(arguments.processes)]
-    words += ["--out", str(arguments.out)]
-    words += [] if arguments.seed is None else ["--seed", str(arguments.seed)]
-    # "auto" is this command's default; harness.train has its own, by the backend.
-    words += [] if arguments.device == "auto" else ["--device", arguments.device]
-    words += ["--paced"] if arguments.paced else []
-    return train.main(words)
+    names = ("algorithm", "workers", "seeds", "changes", "jobs", "submit")
+    if any(getattr(arguments, name) not in (None, (), [], 1) for name in names):
+        without = "--algorithm, --workers, --seeds, --set, --jobs, --submit"
+        allowed = f"one run of the file as it is, without {without}"
+        raise UserError(f"--processes {arguments.processes}: allowed: {allowed}")
+    # "auto" is this command's default; real processes have their own.
+    device = None if arguments.device == "auto" else arguments.device
+    names = ("file", "seed", "out", "paced", "processes")
+    options = {name: getattr(arguments, name) for name in names}
+    return train.run(argparse.Namespace(**options, device=device, restarts=0))
 
 
 def _configs(arguments: argparse.Namespace) -> dict[str, TaskConfig]:

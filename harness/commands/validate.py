@@ -7,8 +7,6 @@ import argparse
 from harness.base.errors import EXIT_DONE
 from harness.base.log import say
 
-__all__ = ["configure", "run"]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare no options: regimes are declared in `harness.fidelity.validate`."""

@@ -154,17 +154,17 @@ def _is_pause(timeline: Timeline) -> np.ndarray:
     return np.isin(np.array(timeline.kinds)[timeline.spans.kind], (PAUSE, SEARCH))
 
 
-def format_comparison(found: Comparison) -> Iterator[str]:
+def format_comparison(comparison: Comparison) -> Iterator[str]:
     """Lines of a table: recorded, predicted and relative difference."""
-    there, ours = found.recorded, found.predicted
-    if found.unpaced:
+    recorded, ours = comparison.recorded, comparison.predicted
+    if comparison.unpaced:
         yield "not paced: recorded is this machine's speed, predicted the cluster's"
         yield "(--paced waits for the cluster; lagbench calibrate describes this machine)"
     yield f"{'':24}{'recorded':>12}{'predicted':>12}{'difference':>12}"
-    yield _row("folds a second", there.throughput_per_s, ours.throughput_per_s)
-    figures, predicted = _figures(there.lag), _figures(ours.lag)
+    yield _row("folds a second", recorded.throughput_per_s, ours.throughput_per_s)
+    figures, predicted = _figures(recorded.lag), _figures(ours.lag)
     yield from (_row(label, figures[label], predicted[label]) for label in figures)
-    yield f"{'staleness, KS distance':24}{'':24}{found.staleness_distance:12.3f}"
+    yield f"{'staleness, KS distance':24}{'':24}{comparison.staleness_distance:12.3f}"
 
 
 def _figures(lag: Lag) -> dict[str, float]:

@@ -74,8 +74,8 @@ def _lines(config: TaskConfig, share: float, run: Whole, alone: Whole) -> Iterat
     speed_up = run.minibatches_per_s / alone.minibatches_per_s
     yield f"{f'speed-up over one {worker}':28} {speed_up:.4g}"
     reads = config.reads()
-    for name, read in reads.items():
-        staleness = read(run.timeline).staleness
+    for name, reads_of in reads.items():
+        staleness = reads_of(run.timeline).staleness
         label = f"{name} staleness" if len(reads) > 1 else "staleness"
         yield f"{label:28} mean {staleness.mean():.3g}, largest {staleness.max()}"
     yield f"{'first pass':28} {run.folds[0]} folds, {run.ends_s[0]:.6g} s"

@@ -69,13 +69,13 @@ def check_contract(algorithm: Algorithm) -> Iterator[Answer]:
     """Check an algorithm for every promise of `PROMISES`; yields the results."""
     for promise, broken in PROMISES.items():
         try:
-            told = broken(algorithm)
+            reason = broken(algorithm)
         except Exception as error:  # any: the code of the algorithm is the user's
-            told = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}"
             if broken is _check_stale and isinstance(error, UserError):
                 yield Answer(promise, None, str(error))
                 continue
-        yield Answer(promise, not told, told)
+        yield Answer(promise, not reason, reason)
 
 
 @dataclass
@@ -109,8 +109,8 @@ class _TrainingState:
         """Execute folds, each of contributions at the oldest model that ``stalest`` allows."""
         for _ in range(folds):
             stale = min(self.stalest, self.done)
-            read = self.models[self.done - stale]
-            out = _contribute(self.algorithm, read, self.memory, self.done)
+            model = self.models[self.done - stale]
+            out = _contribute(self.algorithm, model, self.memory, self.done)
             count = len(out)
             weights = [1.0 + k * bool(self.stalest) for k in range(count)]
             fold = Fold(out, [stale] * count, RATE, list(range(count)), weights)
@@ -128,9 +128,9 @@ def _model() -> Tensor:
 
 
 def _minibatch(step: int, workers: int) -> Minibatch:
-    drawn = torch.Generator().manual_seed(100 + step)
-    x = torch.randn(workers, FRAMES, LAYERS[0], generator=drawn)
-    return Minibatch(x, torch.randint(LAYERS[-1], (workers, FRAMES), generator=drawn))
+    generator = torch.Generator().manual_seed(100 + step)
+    x = torch.randn(workers, FRAMES, LAYERS[0], generator=generator)
+    return Minibatch(x, torch.randint(LAYERS[-1], (workers, FRAMES), generator=generator))
 
 
 @torch.no_grad()
@@ -144,28 +144,28 @@ def _contribute(algorithm: Algorithm, model: Tensor, memory: Memory, step: int) 
     return out
 
 
-def _difference(one: Server, other: Server) -> str:
+def _difference(server: Server, twin: Server) -> str:
     """First difference of two servers in words; empty if they are equal."""
-    ours, theirs = vectors_of(one), vectors_of(other)
-    if (one.version, one.numbers, ours.keys()) != (other.version, other.numbers, theirs.keys()):
+    ours, theirs = vectors_of(server), vectors_of(twin)
+    if (server.version, server.numbers, ours.keys()) != (twin.version, twin.numbers, theirs.keys()):
         return "versions, numbers or names of vectors differ"
     return next((f"{n} differs" for n in ours if not torch.equal(ours[n], theirs[n])), "")
 
 
 def _check_repeat(algorithm: Algorithm, stalest: int = 0) -> str:
-    one, other = (_TrainingState.start(algorithm, stalest).advance(FOLDS) for _ in range(2))
-    return _difference(one.server, other.server)
+    state, twin = (_TrainingState.start(algorithm, stalest).advance(FOLDS) for _ in range(2))
+    return _difference(state.server, twin.server)
 
 
 def _check_resume(algorithm: Algorithm, stalest: int = 0) -> str:
-    whole = _TrainingState.start(algorithm, stalest).advance(FOLDS)
-    half, fresh = (_TrainingState.start(algorithm, stalest) for _ in range(2))
+    through = _TrainingState.start(algorithm, stalest).advance(FOLDS)
+    half, resumed = (_TrainingState.start(algorithm, stalest) for _ in range(2))
     arrays, facts = capture_server(half.advance(FOLDS // 2).server)
-    kept, fresh.models = memory_to_arrays("memory/", half.memory), half.models
-    reinstate_server(fresh.server, arrays, facts)
-    fresh.memory = memory_from_arrays(kept, "memory/", torch.device("cpu"))
-    fresh.memory.new_pass = half.memory.new_pass
-    return _difference(whole.server, fresh.advance(FOLDS - half.done).server)
+    memory, resumed.models = memory_to_arrays("memory/", half.memory), half.models
+    reinstate_server(resumed.server, arrays, facts)
+    resumed.memory = memory_from_arrays(memory, "memory/", torch.device("cpu"))
+    resumed.memory.new_pass = half.memory.new_pass
+    return _difference(through.server, resumed.advance(FOLDS - half.done).server)
 
 
 def _check_stale(algorithm: Algorithm) -> str:
@@ -178,12 +178,12 @@ def _check_own_state(algorithm: Algorithm) -> str:
     alone = _TrainingState.start(algorithm).advance(FOLDS)
     if pickle.dumps(algorithm) != before:
         return "the algorithm object changed; keep state in the server or in a memory"
-    one, other = _TrainingState.start(algorithm), _TrainingState.start(algorithm)
-    other.advance(1)
+    state, twin = _TrainingState.start(algorithm), _TrainingState.start(algorithm)
+    twin.advance(1)
     for _ in range(FOLDS):
-        one.advance(1)
-        other.advance(1)
-    return _difference(alone.server, one.server)
+        state.advance(1)
+        twin.advance(1)
+    return _difference(alone.server, state.server)
 
 
 def _check_serial(algorithm: Algorithm) -> str:
@@ -194,9 +194,9 @@ def _check_serial(algorithm: Algorithm) -> str:
     timeline = Simulation(cluster, protocol, work, workers).advance(folds=FOLDS, drain=True)
 
     def minibatch_of(keys: Sequence[Key]) -> Minibatch:
-        whole = _minibatch(keys[0][1], workers)
+        minibatch = _minibatch(keys[0][1], workers)
         rows = [worker for worker, _ in keys]
-        return Minibatch(whole.x[rows], whole.targets[rows])
+        return Minibatch(minibatch.x[rows], minibatch.targets[rows])
 
     server = algorithm.start(_model())
     StaleReplay(algorithm, _network(), server, minibatch_of, slots=workers).run(timeline, RATE)
@@ -208,14 +208,11 @@ def _check_versions(algorithm: Algorithm) -> str:
     server, start = algorithm.start(model), model.clone()
     if not torch.equal(server.model, model):
         return "start() returned a server with another model than its argument"
-    found = (
-        _TrainingState(algorithm.on(_network()), server, Memory(), 0, [start])
-        .advance(FOLDS)
-        .server.version
-    )
+    state = _TrainingState(algorithm.on(_network()), server, Memory(), 0, [start])
+    version = state.advance(FOLDS).server.version
     if not torch.equal(model, start):
         return "the initial parameters were changed in place"
-    return "" if found == FOLDS else f"{FOLDS} folds made version {found}"
+    return "" if version == FOLDS else f"{FOLDS} folds made version {version}"
 
 
 PROMISES: dict[str, Callable[[Algorithm], str]] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -98,12 +97,11 @@ def replay_run(folder: Path, say: Callable[[str], None], file: Path | None = Non
 
 
 def _replay_into(run: Run, store: Store, say: Callable[[str], None], file: Path | None) -> Run:
+    def watch(progress: Progress) -> None:
+        say(f"{progress.done:.1f} of {progress.passes:g} {progress.unit}, {progress.measured}")
+
     config = config_of(run, named_config(file))
-    return application_of_config(config).replay(config, run, store, partial(_tell, say))
-
-
-def _tell(say: Callable[[str], None], progress: Progress) -> None:
-    say(f"{progress.done:.1f} of {progress.passes:g} {progress.unit}, {progress.measured}")
+    return application_of_config(config).replay(config, run, store, watch)
 
 
 def _sha256(tensor: torch.Tensor) -> str:

@@ -129,24 +129,24 @@ def _run_regime(folder: Path, name: str, program: str) -> Comparison:
     config: AnyExperiment = load_folds(folder / "run.toml")
     processes = str(config.workers + config.shards)
     options = ["--processes", processes, "--out", str(folder / "runs")]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
-    if done.returncode != 0:  # its last line is the error; the others are progress
-        told = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
-        raise UserError(f"{name}: the run ended with {done.returncode}: {told}")
+    process = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    if process.returncode != 0:  # its last line is the error; the others are progress
+        error = (process.stderr.strip().splitlines() or ["nothing said"])[-1]
+        raise UserError(f"{name}: the run ended with {process.returncode}: {error}")
     (config_file,) = (folder / "runs").glob("*/config.json")
     return compare_to_prediction(config_file.parent)
 
 
-def markdown(found: Mapping[str, Comparison]) -> Iterator[str]:
+def markdown(comparisons: Mapping[str, Comparison]) -> Iterator[str]:
     """Lines of a Markdown table with one row per regime."""
     heads = ("regime", "folds/s", "predicted", "error", "mean staleness", "predicted", "error")
     yield f"| {' | '.join((*heads, 'KS distance'))} |"
     yield "|---|---|---|---|---|---|---|---|"
-    for name, one in found.items():
-        there, ours = one.recorded, one.predicted
-        staleness = [b.lag.staleness.mean() for b in (there, ours)]
+    for name, comparison in comparisons.items():
+        recorded, ours = comparison.recorded, comparison.predicted
+        staleness = [b.lag.staleness.mean() for b in (recorded, ours)]
         yield (
-            f"| {name} | {there.throughput_per_s:.2f} | {ours.throughput_per_s:.2f} |"
-            f" {one.throughput_error:+.1%} | {staleness[0]:.3f} | {staleness[1]:.3f} |"
-            f" {one.staleness_error:+.1%} | {one.staleness_distance:.3f} |"
+            f"| {name} | {recorded.throughput_per_s:.2f} | {ours.throughput_per_s:.2f} |"
+            f" {comparison.throughput_error:+.1%} | {staleness[0]:.3f} | {staleness[1]:.3f} |"
+            f" {comparison.staleness_error:+.1%} | {comparison.staleness_distance:.3f} |"
         )

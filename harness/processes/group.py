@@ -79,8 +79,8 @@ def allow_files(ranks: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = FILES + FILES_A_PROCESS * ranks
     if 0 <= hard < needed:  # less than 0 for no limit
-        told = f"allowed with {ranks} processes: at least {needed} open files"
-        raise UserError(f"environment: ulimit -n {hard}: {told}")
+        allowed = f"allowed with {ranks} processes: at least {needed} open files"
+        raise UserError(f"environment: ulimit -n {hard}: {allowed}")
     if 0 <= soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
@@ -108,7 +108,7 @@ def _resolve(name: str) -> str:
         UserError: it has none.
     """
     try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise UserError(f"environment: MASTER_ADDR={name}: {error}") from error
-    return str(found[0][4][0])
+    return str(addresses[0][4][0])

@@ -55,7 +55,7 @@ LOCAL_NAMES = ("LOCAL_RANK", "SLURM_LOCALID"), ("GROUP_RANK", "SLURM_NODEID")
 """Variables of torchrun and Slurm: a process's index on its machine, and the machine's index."""
 
 
-def run_rank(asked: argparse.Namespace) -> int:
+def run_rank(arguments: argparse.Namespace) -> int:
     """Run as the process of the group that the environment describes; returns the exit code.
 
     Raises:
@@ -65,9 +65,9 @@ def run_rank(asked: argparse.Namespace) -> int:
     allow_files(group.ranks)
     if group.rank != SERVER_RANK:
         with closing(Link(_locate_server(group))) as server:
-            return _take_part(asked, group.rank, server)
+            return _take_part(arguments, group.rank, server)
     with closing(_listen(group)) as hub:
-        return _serve(asked, group.ranks, hub)
+        return _serve(arguments, group.ranks, hub)
 
 
 # -- where the server is ----------------------------------------------------------------------
@@ -94,8 +94,8 @@ def _locate_server(group: Group) -> Group:
     try:
         return group._replace(port=int(store.get(_port_key())))
     except (RuntimeError, ValueError) as error:
-        told = f"the server has not said within {CONNECTED_WITHIN_S:g} s where it listens"
-        raise UserError(f"environment: RANK={group.rank}: {told}") from error
+        reason = f"the server has not said within {CONNECTED_WITHIN_S:g} s where it listens"
+        raise UserError(f"environment: RANK={group.rank}: {reason}") from error
 
 
 def _torchrun_store() -> TCPStore | None:
@@ -113,8 +113,8 @@ def _torchrun_store() -> TCPStore | None:
     try:
         return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=patience)
     except RuntimeError as error:
-        told = f"torchrun's store does not answer at {host}:{port}"
-        raise UserError(f"environment: {told}") from error
+        reason = f"torchrun's store does not answer at {host}:{port}"
+        raise UserError(f"environment: {reason}") from error
 
 
 def _port_key() -> str:
@@ -125,48 +125,45 @@ def _port_key() -> str:
 # -- rank 0 ---------------------------------------------------------------------------------
 
 
-def _serve(asked: argparse.Namespace, ranks: int, hub: Hub) -> int:
+def _serve(arguments: argparse.Namespace, ranks: int, hub: Hub) -> int:
     """Run rank 0: meet the others, read the file, load the data, train, and dismiss them.
 
     Raises:
         UserError: a mistake in the file, or a setting that real processes do not support.
     """
     for worker in sorted(hub.meet()):
-        told = f"has not connected within {CONNECTED_WITHIN_S:g} s"
-        say(f"rank {worker + 1} (worker {worker}) {told}{_describe_strangers(hub)}")
-    run = _read(asked, say)
-    check(run, asked, ranks)
-    writable_folder(asked.out, "--out")
+        reason = f"has not connected within {CONNECTED_WITHIN_S:g} s"
+        if hub.strangers:
+            reason += f"; a process with another {SECRET}, RANK or WORLD_SIZE was refused"
+        say(f"rank {worker + 1} (worker {worker}) {reason}")
+    run = _read(arguments, say)
+    check(run, arguments, ranks)
+    writable_folder(arguments.out, "--out")
     try:
-        stored = _train_or_load(run, asked, hub)
+        stored = _train_or_load(run, arguments, hub)
     except NoWorkersLeft as error:
         say(f"error: {error}; {GOES_ON}")
         return EXIT_RUN_FAILED
     print(*stored.lines(), sep="\n")
     if stored.status == "done":
         return EXIT_DONE
-    say(stored.ending(f"{asked.file.stem}, seed {run.seed}"))
+    say(stored.ending(f"{arguments.file.stem}, seed {run.seed}"))
     return EXIT_RUN_FAILED
 
 
-def _describe_strangers(hub: Hub) -> str:
-    told = f"; a process with another {SECRET}, RANK or WORLD_SIZE was refused"
-    return told if hub.strangers else ""
-
-
-def _read(asked: argparse.Namespace, progress: Say = lambda line: None) -> AnyExperiment:
+def _read(arguments: argparse.Namespace, progress: Say = lambda line: None) -> AnyExperiment:
     """Read the run of a file.
 
     Raises:
         UserError: a mistake in the file, or a task that is only simulated.
     """
-    if reason := load_application(asked.file).simulated:
-        raise UserError(f"{asked.file}: processes: {reason}; allowed: lagbench train")
-    device = "cpu" if asked.device is None else resolve(asked.device)
-    return load_folds(asked.file, seed=asked.seed, device=device, progress=progress)
+    if reason := load_application(arguments.file).simulated:
+        raise UserError(f"{arguments.file}: processes: {reason}; allowed: lagbench train")
+    device = "cpu" if arguments.device is None else resolve(arguments.device)
+    return load_folds(arguments.file, seed=arguments.seed, device=device, progress=progress)
 
 
-def _train_or_load(run: AnyExperiment, asked: argparse.Namespace, hub: Hub) -> Run:
+def _train_or_load(run: AnyExperiment, arguments: argparse.Namespace, hub: Hub) -> Run:
     """Load the finished run from the store, or train it on all processes."""
     served: list[Served] = []
 
@@ -175,15 +172,15 @@ def _train_or_load(run: AnyExperiment, asked: argparse.Namespace, hub: Hub) -> R
     ) -> Served:
         # Called only when the store lacks the run: until then the other ranks wait.
         hub.late = not config.rounds
-        hub.announce(_identity(config, asked))
+        hub.announce(_identity(config, arguments))
         placed = replace(config, algorithm=config.algorithm.on(problem.network))
         kind = Rounds if config.rounds else ServerExecutor
-        pace = Pacing.from_config(config, asked.paced)
+        pace = Pacing.from_config(config, arguments.paced)
         served.append(kind(placed, model, minibatches, hub, pace, say))
         return served[-1]
 
-    with _show_progress(asked.file.stem) as watch:
-        store, facts = Store(asked.out), _execution_facts(asked)
+    with _show_progress(arguments.file.stem) as watch:
+        store, facts = Store(arguments.out), _execution_facts(arguments)
         stored = execute(run, store, watch, start_executor, facts, alone=False)
     for executor in served:
         executor.close()
@@ -204,35 +201,37 @@ def _show_progress(name: str) -> Generator[Watch]:
 # -- checks of the settings -----------------------------------------------------------------
 
 
-def _execution_facts(asked: argparse.Namespace) -> dict[str, object]:
+def _execution_facts(arguments: argparse.Namespace) -> dict[str, object]:
     """Facts of the execution that enter the run's identity, which a simulated run lacks."""
-    return {"by": "processes", "paced": asked.paced}
+    return {"by": "processes", "paced": arguments.paced}
 
 
-def _identity(config: AnyExperiment, asked: argparse.Namespace) -> str:
+def _identity(config: AnyExperiment, arguments: argparse.Namespace) -> str:
     """Identity of a run, equal on all its processes."""
-    return identity(identity_config(config, _execution_facts(asked)))
+    return identity(identity_config(config, _execution_facts(arguments)))
 
 
-def check(config: AnyExperiment, asked: argparse.Namespace, ranks: int) -> None:
+def check(config: AnyExperiment, arguments: argparse.Namespace, ranks: int) -> None:
     """Reject settings that real processes do not support.
 
     Raises:
         UserError: one is set.
     """
-    check_protocol(config, asked.file)
+    check_protocol(config, arguments.file)
     network = config.task.open(config).network
     if isinstance(network, StatefulNetwork) and network.fresh_state():
-        told = "its buffers change in training, and servers do not receive them"
-        raise UserError(f"{asked.file}: model: {told}; allowed: a simulated cluster")
-    if asked.restarts and config.algorithm.remembers and not config.rounds:
-        name, told = type(config.algorithm).__name__, "a worker's memory is lost when it dies"
-        raise UserError(f"--restarts {asked.restarts}: {told}; allowed with {name}: 0")
-    if asked.restarts and config.rounds:
-        raise UserError(f"--restarts {asked.restarts}: workers cannot rejoin rounds; allowed: 0")
+        reason = "its buffers change in training, and servers do not receive them"
+        raise UserError(f"{arguments.file}: model: {reason}; allowed: a simulated cluster")
+    if arguments.restarts and config.algorithm.remembers and not config.rounds:
+        name, reason = type(config.algorithm).__name__, "a worker's memory is lost when it dies"
+        raise UserError(f"--restarts {arguments.restarts}: {reason}; allowed with {name}: 0")
+    if arguments.restarts and config.rounds:
+        raise UserError(
+            f"--restarts {arguments.restarts}: workers cannot rejoin rounds; allowed: 0"
+        )
     if config.workers != ranks - 1:
         raise UserError(
-            f"{asked.file}: workers: {config.workers} is not allowed;"
+            f"{arguments.file}: workers: {config.workers} is not allowed;"
             f" allowed: {ranks - 1}, as there are {ranks} processes and one is the server"
         )
 
@@ -244,18 +243,18 @@ def check_protocol(config: AnyExperiment, file: Path) -> None:
         UserError: the configuration has one.
     """
     if config.cluster.faults:
-        told = "real processes have no simulated faults"
-        raise UserError(f"{file}: cluster.faults: {told}; allowed here: none")
+        reason = "real processes have no simulated faults"
+        raise UserError(f"{file}: cluster.faults: {reason}; allowed here: none")
     if config.counts_by_worker:  # a real server counts the minibatches of all workers together
-        told = "simulated only without rounds; allowed on real processes: 'iid'"
-        raise UserError(f"{file}: task.partition: {told}")
+        reason = "simulated only without rounds; allowed on real processes: 'iid'"
+        raise UserError(f"{file}: task.partition: {reason}")
     if (trouble := config.task.find_simulation_only()) is not None:
         raise UserError(f"{file}: {trouble[0]}: {trouble[1]}")
     protocol = config.timed
     if "processes" not in protocol.can:
         able = [name for name, kind in load_protocols().items() if "processes" in kind.can]
-        told = f"simulated only; allowed here: {' or '.join(able)}, which can 'processes'"
-        raise UserError(f"{file}: protocol: {type(protocol).__name__}: {told}")
+        reason = f"simulated only; allowed here: {' or '.join(able)}, which can 'processes'"
+        raise UserError(f"{file}: protocol: {type(protocol).__name__}: {reason}")
     if (trouble := protocol.simulated_only()) is not None:
         raise UserError(f"{file}: protocol.{trouble[0]}: {trouble[1]}")
 
@@ -263,7 +262,7 @@ def check_protocol(config: AnyExperiment, file: Path) -> None:
 # -- the other ranks ------------------------------------------------------------------------
 
 
-def _take_part(asked: argparse.Namespace, rank: int, server: Link) -> int:
+def _take_part(arguments: argparse.Namespace, rank: int, server: Link) -> int:
     """Run any rank but 0, once the server has announced the run.
 
     Raises:
@@ -276,28 +275,28 @@ def _take_part(asked: argparse.Namespace, rank: int, server: Link) -> int:
     at_work = bytes(body).decode(errors="replace")
     if header.kind is not Kind.RUN or at_work == DONE:
         return EXIT_DONE
-    if asked.device is not None and resolve(asked.device) == "cuda":
+    if arguments.device is not None and resolve(arguments.device) == "cuda":
         _choose_gpu(rank)  # before any tensor is put on it
-    run = _read(asked)
-    if (own := _identity(run, asked)) != at_work:
+    run = _read(arguments)
+    if (own_run := _identity(run, arguments)) != at_work:
         raise UserError(
-            f"{asked.file}: run {own} is not allowed; allowed: {at_work}, as the server has it"
-            " (the same file, corpus and options for every process)"
+            f"{arguments.file}: run {own_run} is not allowed; allowed: {at_work}, as the server has"
+            " it (the same file, corpus and options for every process)"
         )
     try:
-        _work(run, rank, asked, server)
+        _work(run, rank, arguments, server)
     except ServerGone as error:
-        why = "is gone" if str(error) == CLOSED else str(error)
-        say(f"error: worker {rank - 1}: the server {why}; {GOES_ON}")
+        reason = "is gone" if str(error) == CLOSED else str(error)
+        say(f"error: worker {rank - 1}: the server {reason}; {GOES_ON}")
         return EXIT_RUN_FAILED
     return EXIT_DONE
 
 
-def _work(run: AnyExperiment, rank: int, asked: argparse.Namespace, server: Link) -> None:
+def _work(run: AnyExperiment, rank: int, arguments: argparse.Namespace, server: Link) -> None:
     """Run the loop of a worker."""
     problem = run.task.open(run)
     with problem.computing(alone=False):
-        pace = Pacing.from_config(run, asked.paced)
+        pace = Pacing.from_config(run, arguments.paced)
         offset_s = clock_offset_s(server)
         if offset_s is None:
             return

@@ -14,9 +14,7 @@ from harness.simulator.timeline import (
     LOST,
     SERVER,
     Contributions,
-    Decodes,
     Folds,
-    Pieces,
     Spans,
     Timeline,
 )
@@ -67,12 +65,12 @@ class Recorder:
             moments_s: ends of the fetch, the computation, the push, the wait for the server and
                 the fold.
         """
-        fetched, computed, pushed, begun, ended = moments_s
+        fetched, computed, pushed, start, ended = moments_s
         self._folds.append((fold, ended))
         self._rows.append(_row(fold, work))
         busy = [(work.read_time_s, fetched), (fetched, computed), (computed, pushed)]
         spans = [(work.worker, kind, *span) for kind, span in enumerate(busy)]
-        spans.append((SERVER, KINDS.index("fold"), begun, ended))
+        spans.append((SERVER, KINDS.index("fold"), start, ended))
         # Offsets between clocks are estimates: a span that would end before its start is left out.
         self._spans += [span for span in spans if span[3] > span[2]]
 
@@ -114,23 +112,19 @@ class Recorder:
         """Timeline of the rows since the last segment, with the contributions now in flight."""
         under_way = sorted(in_flight, key=lambda work: work.step)
         rows = [*self._rows, *(_row(IN_FLIGHT, work) for work in under_way)]
-        timeline = Timeline(
-            table(Folds, self._folds),
-            table(Contributions, rows),
-            table(Spans, self._spans),
-            RECORDED,
-        )
+        tables = table(Folds, self._folds), table(Contributions, rows), table(Spans, self._spans)
+        timeline = Timeline(*tables, RECORDED)
         self._clear()
         return timeline
 
 
 def _row(fold: int, work: Work) -> tuple[float, ...]:
     """A contribution's row of `Contributions`."""
-    read = work.read_version, work.read_time_s
-    return (fold, work.worker, *read, work.step, work.steps)
+    version_and_time = work.read_version, work.read_time_s
+    return (fold, work.worker, *version_and_time, work.step, work.steps)
 
 
-T = TypeVar("T", Folds, Contributions, Spans, Pieces, Decodes)
+T = TypeVar("T", Folds, Contributions, Spans)
 
 
 def table(of: type[T], rows: Sequence[Sequence[float]]) -> T:

@@ -40,9 +40,9 @@ class Rounds(OnProcesses):
         for worker in sorted(set(range(self._workers)).difference(self.free)):
             self._lose(worker, "has not connected")
 
-    def _lose(self, worker: int, why: str) -> Work | None:
-        self._peers.drop(worker, why)
-        raise NoWorkersLeft(f"worker {worker} {why}; a round needs all workers")
+    def _lose(self, worker: int, reason: str) -> Work | None:
+        self._peers.drop(worker, reason)
+        raise NoWorkersLeft(f"worker {worker} {reason}; a round needs all workers")
 
     def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
         """See `FrameExecutor`; between rounds nothing is in flight.
@@ -61,23 +61,23 @@ class Rounds(OnProcesses):
         workers, version = range(self._workers), self.server.version
         for worker in workers:
             self._hand_out(worker, self._next, self._every, rate)
-        done = dict[int, Header]()
-        while len(done) < self._workers:
+        headers = dict[int, Header]()
+        while len(headers) < self._workers:
             message = self._receive()
             if message is not None and message.header is not None:
                 self._fill(self._rows[message.worker], message)
-                done[message.worker] = message.header
-        doubtful = [w for w in workers if not is_finite(done[w], self._rows[w])]
+                headers[message.worker] = message.header
+        doubtful = [w for w in workers if not is_finite(headers[w], self._rows[w])]
         if 0 < len(doubtful) < self._workers:  # of all together it is believed: training diverges
             self._lose(doubtful[0], f"{NOT_FINITE}, which those of the others are")
-        own = self._rates.fold_rate(rate, version)
+        fold_rate = self._rates.fold_rate(rate, version)
         weights = [float(self._every)] * self._workers
         rows = self._rows.to(self.server.model.device)
-        self._algorithm.fold(self.server, Fold(rows, [0] * len(rows), own, workers, weights))
+        self._algorithm.fold(self.server, Fold(rows, [0] * len(rows), fold_rate, workers, weights))
         works = [self.out.pop(worker) for worker in workers]
-        computed = [self._moments(done[work.worker], work)[1] for work in works]
+        computed = [self._moments(headers[work.worker], work)[1] for work in works]
         self.recorder.record_round(version, works, computed, [self.now_s] * self._workers)
-        self.loss += sum(done[worker].loss for worker in workers)
+        self.loss += sum(headers[worker].loss for worker in workers)
         self._next += self._every
 
     def begin_stage(self) -> None:

@@ -154,8 +154,8 @@ class OnProcesses:
         # First, or messages of others might keep one that is silent for ever.
         if (now_s := self._peers.now_s()) >= end_s and not self._peers.hears(worker):
             awaited = self._awaited[worker]
-            told = f"has not sent {_describe(awaited)} for {now_s - awaited.since_s:.0f} s"
-            self._lose(worker, told)
+            reason = f"has not sent {_describe(awaited)} for {now_s - awaited.since_s:.0f} s"
+            self._lose(worker, reason)
             return None
         message = self._peers.receive(end_s)
         if message is None:
@@ -209,15 +209,15 @@ class OnProcesses:
         began = min(max(began, work.read_time_s), self.now_s)
         return began, min(max(ended, began), self.now_s)
 
-    def _lose(self, worker: int, why: str) -> Work | None:
+    def _lose(self, worker: int, reason: str) -> Work | None:
         """Give up a worker; returns its unfinished work."""
-        self._peers.drop(worker, why)
+        self._peers.drop(worker, reason)
         self._awaited.pop(worker, None)
         self._gone.add(worker)
         if worker in self.free:
             self.free.remove(worker)
         work = self.out.pop(worker, None)
-        self._say(f"worker {worker} {why}; {len(self._peers.connected())} left")
+        self._say(f"worker {worker} {reason}; {len(self._peers.connected())} left")
         return work
 
 
@@ -243,10 +243,10 @@ class ServerExecutor(OnProcesses):
         """
         self.recorder.go_on(self.now_s)
         goal = self.server.version + folds
-        last = goal if drain or handing_out is None else self.server.version + handing_out
+        limit = goal if drain or handing_out is None else self.server.version + handing_out
         while self.server.version < goal:
             # Work in flight counts as folds to come; a lost one leaves room for another.
-            while self.free and self.server.version + len(self.out) < last:
+            while self.free and self.server.version + len(self.out) < limit:
                 step = self._again.popleft() if self._again else self._next
                 self._next = max(self._next, step + self._steps)
                 self._hand_out(self.free.popleft(), step, self._steps, rate)
@@ -258,7 +258,7 @@ class ServerExecutor(OnProcesses):
         return self.recorder.segment(self.out.values())
 
     def _fold(self, message: Message, rate: float) -> None:
-        arrived = begun = self.now_s
+        arrived = start = self.now_s
         worker, header, model = message.worker, message.header, self.server.model
         contribution = torch.empty_like(model, device="cpu")
         if header is None or not self._fill(contribution, message):
@@ -268,16 +268,16 @@ class ServerExecutor(OnProcesses):
             return
         work = self.out.pop(worker)
         staleness = self.server.version - work.read_version
-        own = self._rates.fold_rate(rate, self.server.version)
+        fold_rate = self._rates.fold_rate(rate, self.server.version)
         entering = contribution.to(model.device).unsqueeze(0)
-        fold = Fold(entering, [staleness], own, [worker], [float(work.steps)])
+        fold = Fold(entering, [staleness], fold_rate, [worker], [float(work.steps)])
         self._algorithm.fold(self.server, fold)
         # After the fold, so that the time the fold itself took is part of the paced duration.
-        end = begun + self._pace.fold_s(worker, self._folded[worker])
+        end = start + self._pace.fold_s(worker, self._folded[worker])
         self._peers.sleep(max(0.0, end - self.now_s))
         self._folded[worker] += 1
         self.loss += header.loss
-        moments = (*self._moments(header, work), arrived, begun, self.now_s)
+        moments = (*self._moments(header, work), arrived, start, self.now_s)
         self.recorder.record_fold(self.server.version - 1, work, moments_s=moments)
         self.free.append(worker)
 
@@ -287,9 +287,9 @@ class ServerExecutor(OnProcesses):
         is_last = len(self._peers.connected()) == 1
         return is_last and len(self._not_finite) >= min(2, self._workers)
 
-    def _lose(self, worker: int, why: str) -> Work | None:
+    def _lose(self, worker: int, reason: str) -> Work | None:
         """Give up a worker, and record its unfinished work as lost."""
-        if (work := super()._lose(worker, why)) is not None:
+        if (work := super()._lose(worker, reason)) is not None:
             self._again.append(work.step)
             self.recorder.record_loss(work)
         return work

@@ -147,8 +147,8 @@ def fill(tensor: Tensor, header: Header, body: Body) -> Tensor:
         MalformedMessage: the body has another size.
     """
     if len(body) != tensor.nbytes:
-        told = f"{len(body)} bytes, where {tensor.nbytes} are due"
-        raise MalformedMessage(f"{header.kind.name} with {told}")
+        sizes = f"{len(body)} bytes, where {tensor.nbytes} are due"
+        raise MalformedMessage(f"{header.kind.name} with {sizes}")
     bytes_of(tensor)[:] = body
     return tensor
 
@@ -197,8 +197,8 @@ def read_orders(frames: Sequence[Body]) -> tuple[Header, Body]:
 
 def private_key(group: Group, rank: int) -> bytes:
     """Private key of a process (Z85): a keyed digest of job and rank."""
-    said = f"lagbench {group.job} {rank}".encode()
-    return z85.encode(hmac.digest(group.secret.encode(), said, "sha256"))
+    name = f"lagbench {group.job} {rank}".encode()
+    return z85.encode(hmac.digest(group.secret.encode(), name, "sha256"))
 
 
 def public_key(group: Group, rank: int) -> bytes:
@@ -237,18 +237,10 @@ class _Monitored:
         for polled in (self._socket, self._monitor):
             self._poller.register(polled, zmq.POLLIN)
 
-    def now_s(self) -> float:
-        """See `Connections`."""
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        """See `Connections`."""
-        time.sleep(seconds)
-
     def _wait(self, until_s: float) -> bool:
         """Wait for a message or an event; False if none comes in time."""
-        left = until_s - self.now_s()
-        patience = None if left == math.inf else max(0, math.ceil(1000 * left))
+        remaining_s = until_s - time.monotonic()
+        patience = None if remaining_s == math.inf else max(0, math.ceil(1000 * remaining_s))
         return bool(self._poller.poll(patience))
 
     def _events(self) -> Iterator[tuple[int, int]]:
@@ -284,13 +276,13 @@ class Connections(ABC):
         self._dropped = set[tuple[bytes, int]]()
         self._ready = deque[Message]()
 
-    @abstractmethod
     def now_s(self) -> float:
         """Seconds on the server's clock, which never goes back."""
+        return time.monotonic()
 
-    @abstractmethod
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
+        time.sleep(seconds)
 
     @abstractmethod
     def _carry(self, until_s: float) -> bool:
@@ -343,8 +335,8 @@ class Connections(ABC):
 
     def _end(self, number: int) -> bool:
         """Note that the connection with this number has ended; whether it is a worker's."""
-        for worker, (_, own) in self._places.items():
-            if own == number:
+        for worker, (_, descriptor) in self._places.items():
+            if descriptor == number:
                 del self._places[worker]
                 self._ready.append(Message(worker, None, reason=CLOSED))
                 return True
@@ -374,11 +366,11 @@ class Connections(ABC):
         if header.step != self._ranks:
             refused = f"WORLD_SIZE={header.step}: allowed: {self._ranks}, as the server has it"
         elif worker in self._places:
-            told = "in use by another process; allowed: that of a worker that is gone"
-            refused = f"RANK={rank}: {told}"
+            mistake = "in use by another process; allowed: that of a worker that is gone"
+            refused = f"RANK={rank}: {mistake}"
         elif not self.late:
-            told = "the run has already begun; only workers of an asynchronous run can join it"
-            refused = f"RANK={rank}: {told}"
+            mistake = "the run has already begun; only workers of an asynchronous run can join it"
+            refused = f"RANK={rank}: {mistake}"
         if refused:
             self._tell(place[0], Kind.REFUSED, refused)
             return
@@ -420,22 +412,22 @@ class Hub(_Monitored, Connections):
             self._socket.bind(f"tcp://{group.url_host}:{group.port or '*'}")
         except zmq.ZMQError as error:
             where = f"MASTER_ADDR={group.host}, MASTER_PORT={group.port}"
-            told = f"cannot be listened at by rank 0: {error.strerror}"
-            raise UserError(f"environment: {where}: {told}") from error
+            mistake = f"cannot be listened at by rank 0: {error.strerror}"
+            raise UserError(f"environment: {where}: {mistake}") from error
         self.port = int(self._socket.get_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
 
     def _admit(self, ranks: Mapping[bytes, int]) -> None:
         """Answer ZeroMQ's questions whether a key may connect (ZAP), on a thread."""
-        asked = self._context.socket(zmq.REP)
-        asked.bind("inproc://zeromq.zap.01")
+        questions = self._context.socket(zmq.REP)
+        questions.bind("inproc://zeromq.zap.01")
 
         def answer() -> None:
-            with asked, suppress(zmq.ContextTerminated):
+            with questions, suppress(zmq.ContextTerminated):
                 while True:
-                    version, request, *_, key = asked.recv_multipart()
+                    version, request, *_, key = questions.recv_multipart()
                     rank = ranks.get(z85.encode(key)) if len(key) == 32 else None
                     verdict = [b"400", b"", b""] if rank is None else [b"200", b"", b"%d" % rank]
-                    asked.send_multipart([version, request, *verdict, b""])
+                    questions.send_multipart([version, request, *verdict, b""])
 
         threading.Thread(target=answer, daemon=True, name="keys").start()
 
@@ -445,12 +437,12 @@ class Hub(_Monitored, Connections):
             return False
         with suppress(zmq.Again):
             for _ in range(QUEUED * self._ranks):  # however much a peer sends, ends are noted
-                address, *rest = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                address, *frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
                 # The key that the handshake has proved tells the rank, not what the message says.
                 worker, number = int(address.get("User-Id")) - 1, int(address.get(zmq.SRCFD))
                 if self._places.get(worker) != (place := (address.bytes, number)):
                     self._note_ends()  # before a new connection that has the number of one of them
-                self._take_in(worker, place, [frame.buffer for frame in rest])
+                self._take_in(worker, place, [frame.buffer for frame in frames])
         self._note_ends()
         return True
 
@@ -486,7 +478,8 @@ class Link(_Monitored):
         self._greet(group)
 
     def _greet(self, group: Group) -> None:
-        where, end = f"{group.host}:{group.port}", self.now_s() + CONNECTED_WITHIN_S
+        address, end = f"{group.host}:{group.port}", time.monotonic() + CONNECTED_WITHIN_S
+        place = f"environment: RANK={group.rank}"
         while self._wait(end):
             for event, _ in self._events():
                 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -494,11 +487,11 @@ class Link(_Monitored):
                     return
                 if event == zmq.EVENT_DISCONNECTED:  # amid the handshake
                     self._socket.set(zmq.LINGER, 0)
-                    told = f"has another {SECRET} (or none), or is of another job"
-                    raise UserError(f"environment: RANK={group.rank}: the server at {where} {told}")
+                    reason = f"has another {SECRET} (or none), or is of another job"
+                    raise UserError(f"{place}: the server at {address} {reason}")
         self._socket.set(zmq.LINGER, 0)
-        told = f"within {CONNECTED_WITHIN_S:g} s"
-        raise UserError(f"environment: RANK={group.rank}: no server answers at {where} {told}")
+        reason = f"within {CONNECTED_WITHIN_S:g} s"
+        raise UserError(f"{place}: no server answers at {address} {reason}")
 
     def receive(self) -> tuple[Header, Body]:
         """Wait for the next message.

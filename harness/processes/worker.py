@@ -144,8 +144,8 @@ def _obey(contributor: Contributor, server: Link, header: Header, body: Body) ->
 
 def memory_to_tensor(memory: Memory) -> Tensor:
     """Encode the tensors of a memory as bytes ``[n]``, in the format of safetensors."""
-    named = {name: tensor.contiguous() for name, tensor in memory.tensors.items()}
-    return torch.frombuffer(bytearray(save(named)), dtype=torch.uint8)
+    tensors = {name: tensor.contiguous() for name, tensor in memory.tensors.items()}
+    return torch.frombuffer(bytearray(save(tensors)), dtype=torch.uint8)
 
 
 def memory_from_body(body: Body, new_pass: bool, device: torch.device) -> Memory:
@@ -155,10 +155,10 @@ def memory_from_body(body: Body, new_pass: bool, device: torch.device) -> Memory
         MalformedMessage: the bytes are no memory.
     """
     try:
-        named = load(bytes(body))
+        tensors = load(bytes(body))
     except SafetensorError as error:
         raise MalformedMessage("no memory of a worker") from error
-    return Memory({name: tensor.to(device) for name, tensor in named.items()}, new_pass)
+    return Memory({name: tensor.to(device) for name, tensor in tensors.items()}, new_pass)
 
 
 def clock_offset_s(server: Link, now_s: Callable[[], float] = time.monotonic) -> float | None:
@@ -172,15 +172,17 @@ def clock_offset_s(server: Link, now_s: Callable[[], float] = time.monotonic) ->
     """
     answers = list[tuple[float, float]]()
     for _ in range(QUESTIONS):
-        asked = now_s()
+        asked_at_s = now_s()
         server.send(Header(Kind.CLOCK))
         header, _ = server.receive()
         if header.kind is Kind.STOP:
             return None
         if header.kind is not Kind.CLOCK:
             raise ServerGone(f"sent garbage: {header.kind.name} in place of the time")
-        now = now_s()
-        answers.append((now - asked, header.began_s - (now + asked) / 2.0))
+        answered_at_s = now_s()
+        answers.append(
+            (answered_at_s - asked_at_s, header.began_s - (answered_at_s + asked_at_s) / 2.0)
+        )
     return min(answers)[1]
 
 
