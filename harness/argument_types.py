@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.base.files import run_file
+from harness.base.files import DEFAULT_STORE, describe_choices, run_file
 from harness.experiment.device import known_device
 from harness.store import folder_of_run
 
@@ -61,6 +61,23 @@ def device(text: str) -> str:
         UserError: an unknown device.
     """
     return known_device(text)
+
+
+def add_run(parser: ArgumentParser) -> None:
+    """Declare a run: its file, seed and store, and the real processes that train it."""
+    parser.add_argument("file", type=run_file, help=f"the run: {describe_choices('run')}")
+    parser.add_argument("--seed", type=seed, help="replaces the run file's seed")
+    parser.add_argument("--out", type=Path, default=Path(DEFAULT_STORE), help="store for the run")
+    parser.add_argument(
+        "--processes",
+        type=whole(2, 1000),
+        help="train with N real processes on this machine: one server, the others workers",
+    )
+    parser.add_argument(
+        "--paced",
+        action="store_true",
+        help="real processes: delay each step to the time that the run's cluster file gives",
+    )
 
 
 def add_stored_run(parser: ArgumentParser) -> None:

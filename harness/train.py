@@ -14,12 +14,10 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import NoReturn
 
 from harness import argument_types
 from harness.base.errors import EXIT_RUN_FAILED
-from harness.base.files import DEFAULT_STORE, describe_choices, run_file
 from harness.base.log import say
 from harness.cli import Parser, exit_code, run_process
 from harness.experiment.device import resolve
@@ -37,19 +35,7 @@ UNKNOWN = 255
 def parser() -> Parser:
     """The parser of the command line."""
     p = Parser(prog="harness.train", description="One run from a file, on real processes.")
-    p.add_argument("file", type=run_file, help=f"the run: {describe_choices('run')}")
-    p.add_argument("--seed", type=argument_types.seed, help="replaces the run file's seed")
-    p.add_argument("--out", type=Path, default=Path(DEFAULT_STORE), help="the store")
-    p.add_argument(
-        "--paced",
-        action="store_true",
-        help="delay each step to the time that the run's cluster file gives",
-    )
-    p.add_argument(
-        "--processes",
-        type=argument_types.whole(2, 1000),
-        help="start N processes on this machine: one server, the others workers",
-    )
+    argument_types.add_run(p)
     p.add_argument(
         "--restarts",
         type=argument_types.whole(0, 1000),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import unicodedata
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
@@ -19,7 +18,7 @@ def printable(value: T) -> T:
     XML has no way to write them, and a terminal obeys them; a line's end and a tab stay.
 
     Args:
-        value: text, or a mapping, list, tuple or dataclass of such and of anything else.
+        value: text, or a mapping, list or tuple of such and of anything else.
 
     Example:
         >>> print(printable("one\a two"), printable({"labels": ["\x1b[31m"]}))
@@ -42,10 +41,6 @@ def _printable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         items = map(_printable, cast(list[Any], value))
         return list(items) if isinstance(value, list) else tuple(items)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = (field.name for field in dataclasses.fields(value) if field.init)
-        settings = {name: getattr(value, name) for name in names}
-        return dataclasses.replace(value, **_printable(settings))
     return value
 
 

@@ -135,17 +135,15 @@ def changes(texts: Sequence[str]) -> Changes:
     Raises:
         UserError: a text has no ``=``, or an invalid key.
     """
-    return [_change(text) for text in texts]
-
-
-def _change(text: str) -> tuple[tuple[str, ...], object]:
-    key, equals, value = text.partition("=")
-    steps = tuple(step.strip() for step in key.split("."))
-    if not equals or not all(re.fullmatch(r"[\w-]+", step) for step in steps):
-        raise UserError(
-            f"--set: {text!r} is not allowed; allowed: key=value, as schedule.rate=0.01"
-        )
-    return steps, read_value(value.strip())
+    pairs: Changes = []
+    for text in texts:
+        key, equals, value = text.partition("=")
+        steps = tuple(step.strip() for step in key.split("."))
+        if not equals or not all(re.fullmatch(r"[\w-]+", step) for step in steps):
+            allowed = "allowed: key=value, as schedule.rate=0.01"
+            raise UserError(f"--set: {text!r} is not allowed; {allowed}")
+        pairs.append((steps, read_value(value.strip())))
+    return pairs
 
 
 def base_of(arguments: argparse.Namespace) -> tuple[AnyExperiment, Method]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +21,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from harness.base.errors import UserError
+from harness.commands.timing import Timing, format_value
 from harness.simulator import SERVER, Timeline
 from harness.simulator.timeline_file import atomic_output
 from reports import gantt
 from reports.style import COLOURS, DASHES, INK, MARKERS, MUTED, cycle, render_figure, use_style
-
-if TYPE_CHECKING:
-    from harness.commands.timing import Timing
-
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -208,12 +205,13 @@ def _speedup(axes: Axes, timings: Sequence[Timing]) -> None:
 
 def _plot_sweep(axes: Axes, timings: Sequence[Timing]) -> None:
     """Draw throughput by combination of swept values, a line for each worker count."""
-    names = list(dict.fromkeys(_values(timing) for timing in timings))
+    values = [", ".join(map(format_value, timing.swept.values())) for timing in timings]
+    names = list(dict.fromkeys(values))
     for number, count in enumerate(dict.fromkeys(timing.workers for timing in timings)):
-        mine = [timing for timing in timings if timing.workers == count]
-        places = [names.index(_values(timing)) for timing in mine]
+        mine = [place for place, timing in enumerate(timings) if timing.workers == count]
+        places = [names.index(values[place]) for place in mine]
         look = {"marker": cycle(MARKERS, number), "color": cycle(COLOURS, number)}
-        rates = [timing.throughput_per_s for timing in mine]
+        rates = [timings[place].throughput_per_s for place in mine]
         axes.plot(places, rates, ls=cycle(DASHES, number), label=f"{count:,} workers", **look)
     step = 1 + len(names) // 10
     axes.set_xticks(range(0, len(names), step), names[::step], rotation=30, ha="right")
@@ -221,10 +219,6 @@ def _plot_sweep(axes: Axes, timings: Sequence[Timing]) -> None:
     axes.set_ylabel("minibatches a second (1/s)")
     axes.set_ylim(bottom=0.0)
     _legend(axes)
-
-
-def _values(timing: Timing) -> str:
-    return ", ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in timing.swept.values())
 
 
 def _legend(axes: Axes) -> None:

@@ -192,7 +192,7 @@ def heading(cluster: Cluster, workload: Workload | None, bare_per_s: float) -> I
 def warnings(rows: Sequence[Timing]) -> Iterator[str]:
     """Warnings about rows: not settled, in lock step, or a transient."""
     for row in rows:
-        values = "".join(f"{key} = {_format_value(value)}, " for key, value in row.swept.items())
+        values = "".join(f"{key} = {format_value(value)}, " for key, value in row.swept.items())
         place = f"warning: {values}{row.workers:,} workers"
         if row.long_run is not None and not row.long_run.reached:
             yield f"{place}: not settled after {row.folds:,} folds: {row.long_run.lacks}"
@@ -260,7 +260,7 @@ def own_table(rows: Sequence[Timing]) -> Iterator[str]:
     heading = ", ".join(key.rpartition(".")[2] for key in rows[0].swept) or "workers"
     for start in range(0, len(rows) if titles else 0, MOST_COLUMNS):
         part = rows[start : start + MOST_COLUMNS]
-        values = [[*map(_format_value, row.swept.values())] for row in part]
+        values = [[*map(format_value, row.swept.values())] for row in part]
         names = [
             ",".join([*swept, *([str(row.workers)] if len(counts) > 1 or not swept else [])])[:9]
             for row, swept in zip(part, values, strict=True)
@@ -279,11 +279,12 @@ TITLE, MOST_COLUMNS = 30, 5
 def _sweep_column(key: str, rows: Sequence[Timing]) -> _Column:
     """The column of a swept key; its title is the last part of the key."""
     above, _, title = key.rpartition(".")
-    width = max(len(title), len(above), *(len(_format_value(row.swept[key])) for row in rows))
-    return _Column(above, title, width, lambda row: _format_value(row.swept[key]))
+    width = max(len(title), len(above), *(len(format_value(row.swept[key])) for row in rows))
+    return _Column(above, title, width, lambda row: format_value(row.swept[key]))
 
 
-def _format_value(value: object) -> str:
+def format_value(value: object) -> str:
+    """A swept value as text."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

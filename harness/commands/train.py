@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import argument_types
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
-from harness.base.files import DEFAULT_STORE, describe_choices, run_file
 from harness.base.log import say
+from harness.base.settings import format_count, format_seconds
 from harness.commands import overrides
 
 if TYPE_CHECKING:
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("file", type=run_file, help=f"the run: {describe_choices('run')}")
-    parser.add_argument("--seed", type=argument_types.seed, help="replaces the run file's seed")
+    argument_types.add_run(parser)
     parser.add_argument(
         "--algorithm", help="replaces the run file's, e.g. async or averaging:10, with its protocol"
     )
@@ -35,18 +33,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=1,
         help="number of processes, with several runs (1)",
     )
-    parser.add_argument(
-        "--processes",
-        type=argument_types.whole(2, 1000),
-        help="train with N real processes including the server,"
-        " as python -m harness.train --processes",
-    )
-    parser.add_argument(
-        "--paced",
-        action="store_true",
-        help="with --processes: delay each step to the time that the cluster file gives",
-    )
-    parser.add_argument("--out", type=Path, default=Path(DEFAULT_STORE), help="store for the run")
     argument_types.add_carriers(parser)
 
 
@@ -83,8 +69,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _describe_end(name: str, config: TaskConfig, run: Run) -> str:
     """The answer of a run in a line: its error, passes, simulated time and folder."""
-    from harness.base.settings import format_count, format_seconds
-
     summary = run.summary
     error = config.show(float(summary[run.deployed(config.judged)]))
     after = [format_count(summary["passes"], "pass")] if "passes" in summary else []
@@ -130,13 +114,12 @@ def _configs(arguments: argparse.Namespace) -> dict[str, TaskConfig]:
             raise UserError(f"--algorithm: not for {path}; allowed: without it")
         (method,) = overrides.named_methods([arguments.algorithm], base)
         base = base.with_algorithm(method.algorithm, method.protocol)
-    seeds = range(base.seed, base.seed + arguments.seeds)
-    if not (counts := arguments.workers):
-        return {f"{path.stem}, seed {seed}": replace(base, seed=seed) for seed in seeds}
+    bases = {
+        f"{path.stem}, {format_count(count, 'worker')}": base.with_cluster(count=count)
+        for count in arguments.workers
+    }
     return {
-        f"{path.stem}, {count} worker{'' if count == 1 else 's'}, seed {seed}": replace(
-            base.with_cluster(count=count), seed=seed
-        )
-        for count in counts
-        for seed in seeds
+        f"{name}, seed {seed}": replace(config, seed=seed)
+        for name, config in (bases or {path.stem: base}).items()
+        for seed in range(base.seed, base.seed + arguments.seeds)
     }

@@ -159,7 +159,9 @@ def test_a_process_that_dies_is_started_again_as_often_as_was_asked(tmp_path: Pa
 
 
 def test_a_group_is_started_waited_for_and_ends_with_its_servers_exit_code(tmp_path: Path) -> None:
-    assert _start(3, 0, [str(tmp_path / "missing.toml")]) == EXIT_BAD_INPUT
+    options = parser().parse_args(["async-averaged", "--processes", "3"])
+    options.file = tmp_path / "missing.toml"
+    assert _start(options) == EXIT_BAD_INPUT
 
 
 def test_what_a_group_needs_is_there_to_be_imported_once() -> None:
