@@ -17,7 +17,7 @@ from torch import Tensor
 from data_synth.corpus import Corpus, Utterances
 from harness.acoustics.mmi import Criterion, InnerLoss, SequenceCriterion
 from harness.algorithms.async_sgd import AsyncSgd, Gradients
-from harness.base.errors import UserError
+from harness.base.errors import UserError, name_error
 from harness.base.settings import setting
 from harness.experiment.contract import Reads, TaskConfig
 from harness.experiment.experiment import Experiment, plain
@@ -31,6 +31,12 @@ from harness.speech.evaluation import log_prior
 from harness.speech.frames import frames_of
 from harness.speech.protocol import Sequence
 from harness.speech.task import Frames
+
+SHUFFLINGS = ("none", "on the fly", "full")
+
+LAYERS = ("all", "last")
+
+FRAMES = ("kept", "all")
 
 
 @dataclass(frozen=True)
@@ -132,26 +138,37 @@ class SequenceConfig(TaskConfig):
     timed_layers: tuple[int, ...]
     seed: int
     device: str
-    replicas: int = setting(1, at_least=1)
-    slots: int = setting(32, at_least=1)
-    rate: float = setting(0.001, above=0.0)
+    replicas: int = 1
+    slots: int = 32
+    rate: float = 0.001
     plateau: Plateau | None = None
-    passes: int = setting(1, at_least=0)
+    passes: int = 1
     shuffling: Literal["none", "on the fly", "full"] = "on the fly"
     fetch_s: float | None = None
     layers: Literal["all", "last"] = "all"
     update_silence: bool = True
     frames: Literal["kept", "all"] = "kept"
-    evaluations: int = setting(4, at_least=1)
-    held_out: int = setting(200, at_least=1)
-    order: int = setting(3, at_least=1)
+    evaluations: int = 4
+    held_out: int = 200
+    order: int = 3
     test: bool = True
-    decode_cost: float = setting(1.875, at_least=0.0)
-    waiting: int = setting(1, at_least=1)
-    shards: int = setting(1, at_least=1)
+    decode_cost: float = 1.875
+    waiting: int = 1
+    shards: int = 1
     algorithm: AsyncSgd | Gradients = setting(AsyncSgd())
 
     def __post_init__(self) -> None:
+        allowed = {"shuffling": SHUFFLINGS, "layers": LAYERS, "frames": FRAMES}
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                raise name_error(name, getattr(self, name), values)
+        least = {"passes": 0, "decode_cost": 0}
+        from_one = ("replicas", "slots", "evaluations", "held_out", "order", "waiting", "shards")
+        for name, low in {**dict.fromkeys(from_one, 1), **least}.items():
+            if getattr(self, name) < low:
+                raise UserError(f"{name}: {getattr(self, name)}; allowed: at least {low}")
+        if not self.rate > 0.0:
+            raise UserError(f"rate: {self.rate}; allowed: above 0")
         _check_algorithm(self.algorithm, self.shards)
 
     @property
