@@ -14,7 +14,7 @@ from harness.base import settings
 from harness.simulator import faults
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs/python").glob("*.md"))
+PAGES = [*sorted((ROOT / "docs/python").glob("*.md")), ROOT / "docs/run-files.md"]
 SHOWN = [
     name
     for page in PAGES
