@@ -7,6 +7,7 @@ import threading
 import tomllib
 import traceback
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -449,10 +450,8 @@ def test_ctrl_c_ends_a_call_in_a_short_traceback_that_says_where_the_work_is(
 
 
 def test_a_killed_process_ends_a_call_as_other_errors_do(usual, monkeypatch):
-    def killed(*_, **__):
-        raise ProcessDied("1 of 2 runs lost 4 jobs each, killed")
-
-    monkeypatch.setattr(Grid, "run", killed)
+    lost = ProcessDied("1 of 2 runs lost 4 jobs each, killed")
+    monkeypatch.setattr(Grid, "run", Mock(side_effect=lost))
     with pytest.raises(lagbench.UserError, match=r"killed.*the same call resumes") as ended:
         lagbench.train(mlp, functional.cross_entropy, points(), **usual)
     assert len("".join(traceback.format_exception(ended.value)).splitlines()) <= 12

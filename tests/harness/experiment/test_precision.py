@@ -5,18 +5,14 @@ from harness.experiment.run import run as train
 from harness.store import Store
 
 
-def nobody(progress):
-    del progress
-
-
 def test_a_run_in_bfloat16_is_another_and_gives_the_same_bytes_again(configure, corpus, tmp_path):
     config = configure(precision="bf16")
     assert config.to_dict()["precision"] == "bf16"
     files = [
-        (train(config, Store(tmp_path / name), nobody).dir / "model.safetensors")
+        (train(config, Store(tmp_path / name)).dir / "model.safetensors")
         for name in ("once", "again")
     ]
-    other = train(configure(), Store(tmp_path / "float32"), nobody)
+    other = train(configure(), Store(tmp_path / "float32"))
     assert files[0].read_bytes() == files[1].read_bytes()
     assert files[0].read_bytes() != (other.dir / "model.safetensors").read_bytes()
 

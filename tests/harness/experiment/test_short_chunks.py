@@ -24,7 +24,6 @@ def test_a_last_chunk_shorter_than_a_trial_keeps_the_rate_and_costs_no_search(
     chunk = round(0.24 * corpus.frames_of("train") / 8)
     assert 0 < steps % chunk < SEARCH.least_minibatches
     whole = replace(config, schedule=replace(SEARCH, whole_trials=True))
-    every, all_but_the_last = (train(c, Store(tmp_path), lambda p: None)
-                               for c in (config, whole))  # fmt: skip
+    every, all_but_the_last = (train(c, Store(tmp_path)) for c in (config, whole))
     assert searches(every) == steps // chunk + 1
     assert searches(all_but_the_last) == steps // chunk
