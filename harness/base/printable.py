@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import unicodedata
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
@@ -18,7 +19,7 @@ def printable(value: T) -> T:
     XML has no way to write them, and a terminal obeys them; a line's end and a tab stay.
 
     Args:
-        value: text, or a mapping, list or tuple of such and of anything else.
+        value: text, or a mapping, list, tuple or dataclass of such and of anything else.
 
     Example:
         >>> print(printable("one\a two"), printable({"labels": ["\x1b[31m"]}))
@@ -41,6 +42,9 @@ def _printable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         items = map(_printable, cast(list[Any], value))
         return list(items) if isinstance(value, list) else tuple(items)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        given = (entry.name for entry in dataclasses.fields(value) if entry.init)
+        return dataclasses.replace(value, **{n: _printable(getattr(value, n)) for n in given})
     return value
 
 

@@ -3,7 +3,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.base.seeds import identity
 from harness.experiment.grid import Runner
 from harness.simulator import load_cluster
 from harness.store import Store
@@ -16,7 +15,7 @@ SIZE = 8.0e6
 @pytest.fixture
 def messages(tmp_path):
     config = AllReduceConfig(load_cluster(CLUSTERS / "stampede.toml"), 4, "rabenseifner", SIZE)
-    return Runner(Store(tmp_path), 1).run([config])[identity(config.to_dict())]
+    return Runner(Store(tmp_path), 1).run({"": config})[""]
 
 
 def test_every_worker_sends_what_an_all_reduce_needs_at_least(messages):
