@@ -29,7 +29,6 @@ from harness.experiment.experiment import Stage as Stage
 from harness.experiment.experiment import Task as Task
 from harness.experiment.grid import run_all as run_all
 from harness.experiment.methods import Method as Method
-from harness.experiment.order import Rows as Rows
 from harness.experiment.run import run as run
 from harness.modules.call import cluster_of as cluster_of
 from harness.modules.partition import dirichlet as dirichlet
@@ -54,6 +53,7 @@ from harness.simulator import Workload as Workload
 from harness.simulator.protocols.contract import TimingProtocol as TimingProtocol
 from harness.simulator.protocols.gated import GatedServer as GatedServer
 from harness.store import Run as Run
+from harness.tasks.order import Rows as Rows
 from lagbench import cluster as cluster
 from lagbench.advised import Advice as Advice
 from lagbench.calls import advise as advise

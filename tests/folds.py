@@ -36,7 +36,6 @@ from harness.algorithms.catalogue import (
     StreamingDiLoCo,
     TopK,
 )
-from harness.experiment.order import Minibatches, Order
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
 from harness.natural_gradient import batched_layers as natural_steps
 from harness.natural_gradient.estimate import FIRST_CALLS
@@ -45,6 +44,7 @@ from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.replay.fold_replay import StaleReplay
 from harness.simulator import Averaging, ParameterServer, Simulation, Workload, load_cluster
 from harness.speech.frames import FramesOnDevice
+from harness.tasks.order import Minibatches, Order
 from tests.logical_device import DEVICE, Counts, LogicalDevice
 
 CLUSTER = load_cluster(Path(__file__).parents[1] / "reproductions/clusters/k20m-server.toml")

@@ -16,13 +16,13 @@ from torch import Tensor
 from harness.algorithms.contract import Server, start_server
 from harness.base.errors import UserError
 from harness.experiment.experiment import AnyExperiment, Problem
-from harness.experiment.order import Key, Minibatches
 from harness.networks.contract import State, StatefulNetwork
 from harness.replay import fold_replay as resume
 from harness.replay.fold_replay import Arrays, Facts, StaleReplay
 from harness.replay.sharded_replay import ShardedReplay
 from harness.simulator import LOST, Simulation, Timeline
 from harness.simulator.timeline import IN_FLIGHT, Contributions, Spans
+from harness.tasks.order import Key, Minibatches
 
 Replay = TypeVar("Replay", bound=StaleReplay | ShardedReplay)
 

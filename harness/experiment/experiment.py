@@ -34,17 +34,6 @@ from harness.experiment.contract import (
     Watch,
     ignore,
 )
-from harness.experiment.order import (
-    Consecutive,
-    ContinuousOrder,
-    Examples,
-    Laid,
-    Minibatches,
-    Order,
-    Partition,
-    Shares,
-    Shuffling,
-)
 from harness.networks.contract import Network, State
 from harness.simulator import (
     Averaging,
@@ -58,6 +47,17 @@ from harness.simulator import (
 )
 from harness.simulator.protocols.contract import Handing, TimingProtocol
 from harness.store import Run, Store
+from harness.tasks.order import (
+    Consecutive,
+    ContinuousOrder,
+    Examples,
+    Laid,
+    Minibatches,
+    Order,
+    Partition,
+    Shares,
+    Shuffling,
+)
 
 Tested = Literal["every pass", "first pass", "at the end", "never"]
 

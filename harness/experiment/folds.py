@@ -25,10 +25,10 @@ from harness.experiment.loop import (
     Training,
     describe_divergence,
 )
-from harness.experiment.order import Laid, Minibatches
 from harness.replay.fold_replay import Arrays, Facts
 from harness.simulator import Timeline, concat
 from harness.store.schema import STATE, Outcome
+from harness.tasks.order import Laid, Minibatches
 
 SEARCH = "search"
 """Kind of the cluster's pause for the search of the next chunk's learning rate."""

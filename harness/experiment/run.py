@@ -13,11 +13,11 @@ from harness.experiment.contract import EXECUTED, Configuration, TaskConfig, Wat
 from harness.experiment.executors import SimulationExecutor
 from harness.experiment.experiment import AnyExperiment, Experiment, Pieces
 from harness.experiment.folds import SEARCH, Boundaries, ExecutedBy, FrameTraining
-from harness.experiment.order import Laid
 from harness.simulator import Simulation, Timeline, concat
 from harness.simulator.foresight import load_bundled
 from harness.simulator.full_run import Whole, overall_rate
 from harness.store import AlreadyFinished, Run, Store
+from harness.tasks.order import Laid
 
 Execution = Mapping[str, object] | None
 """The part of an identity that names another executor; None for a simulated cluster."""

@@ -15,7 +15,6 @@ from torch import Tensor
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.contract import Fold, LocalWork, Memory, Server
 from harness.base.errors import UserError
-from harness.experiment.order import Key
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.replay.fold_replay import (
@@ -35,6 +34,7 @@ from harness.simulator import (
     WorkerGroup,
     Workload,
 )
+from harness.tasks.order import Key
 
 LAYERS, FRAMES, FOLDS, RATE = (6, 8, 4), 5, 6, 0.05
 

@@ -33,7 +33,6 @@ from harness.experiment.contract import (
 )
 from harness.experiment.digests import digest_of_code, from_outside
 from harness.experiment.experiment import AnyExperiment, Experiment, Judged, Problem, Task, plain
-from harness.experiment.order import Examples, Laid, Minibatches
 from harness.modules.allowed import call_function
 from harness.modules.buffers import deploy, describe_buffers
 from harness.modules.gradient_rules import GradientRules
@@ -57,6 +56,7 @@ from harness.networks.contract import Key, Minibatch, State
 from harness.replay.replica_states import to_array
 from harness.simulator import Workload
 from harness.store import Run, Store
+from harness.tasks.order import Examples, Laid, Minibatches
 
 Metrics = Mapping[str, Metric]
 """Metrics by name; the first one decides."""

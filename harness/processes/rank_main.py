@@ -21,7 +21,6 @@ from harness.base.seeds import identity
 from harness.experiment.contract import Say
 from harness.experiment.device import resolve
 from harness.experiment.experiment import AnyExperiment, Problem
-from harness.experiment.order import Minibatches
 from harness.experiment.run import identity_config
 from harness.experiment.run import run as execute
 from harness.experiment.run_file import load_application, load_folds
@@ -42,6 +41,7 @@ from harness.processes.worker import Contributor, Pacing, clock_offset_s, work
 from harness.simulator import load_protocols
 from harness.store import Run, Store
 from harness.store.files import writable_folder
+from harness.tasks.order import Minibatches
 
 if TYPE_CHECKING:
     from harness.experiment.contract import Watch

@@ -25,12 +25,12 @@ from torch import Tensor
 
 from harness.algorithms.contract import Fold
 from harness.experiment.experiment import AnyExperiment
-from harness.experiment.order import Minibatches
 from harness.processes.recorder import Recorder, Work
 from harness.processes.transport import Connections, Header, Kind, MalformedMessage, Message, fill
 from harness.processes.worker import Pacing
 from harness.replay.fold_replay import Arrays, Facts, capture_server, reinstate_server
 from harness.simulator import Timeline
+from harness.tasks.order import Minibatches
 
 FIRST_WITHIN_S = 1800.0
 """Seconds that the first answer of a kind may take."""

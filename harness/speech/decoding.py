@@ -22,8 +22,8 @@ from harness.acoustics.hmm import stay_probabilities
 from harness.acoustics.language_model import Lexicon, word_of
 from harness.acoustics.mmi import Outer, References, SequenceCriterion
 from harness.base.seeds import stream
-from harness.experiment.order import Examples
 from harness.networks.feedforward import Dnn, Layout
+from harness.tasks.order import Examples
 
 
 @dataclass(frozen=True)

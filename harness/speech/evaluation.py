@@ -26,9 +26,9 @@ from harness.acoustics.scoring import (
     tune,
     word_errors,
 )
-from harness.experiment.order import Examples
 from harness.networks.feedforward import Dnn, cross_entropy, frame_errors
 from harness.speech.decoding import sample_evenly
+from harness.tasks.order import Examples
 
 BLOCK = 4096
 """Frames evaluated at once: large enough for the matrix product, small enough for caches."""

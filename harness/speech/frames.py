@@ -21,8 +21,8 @@ from torch import Tensor
 from data_synth import CAN_SKIP, load_corpus
 from data_synth.corpus import Corpus, MakesSpeech, Utterances
 from harness.base.errors import UserError
-from harness.experiment.order import Shuffling, row_numbers
 from harness.networks.contract import Minibatch, upload
+from harness.tasks.order import Shuffling, row_numbers
 
 BLOCK = 500
 """Utterances in a block: generated together, and their frames shuffled together."""

@@ -15,12 +15,12 @@ from harness.acoustics import language_model
 from harness.acoustics.graph import Graph, decoding_graph
 from harness.acoustics.mmi import SequenceCriterion
 from harness.acoustics.scoring import Sentence, TuningResult, recognise, tune, word_errors
-from harness.experiment.order import Examples
 from harness.networks.feedforward import Dnn
 from harness.simulator import Timeline
 from harness.speech.decoding import DecodeStats, Tally, log_posteriors, references_of, sample_evenly
 from harness.speech.evaluation import BEAM
 from harness.speech.sequence import SequenceConfig
+from harness.tasks.order import Examples
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from harness.base.settings import setting
 from harness.experiment.contract import Reads, TaskConfig
 from harness.experiment.experiment import Experiment, plain
 from harness.experiment.loop import Executor
-from harness.experiment.order import Examples
 from harness.networks.feedforward import Dnn
 from harness.simulator import Cluster, ParameterServer, Simulation, Timeline, Workload
 from harness.simulator.timeline import inner_lag, outer_lag, pass_lag, push_lag
@@ -31,6 +30,7 @@ from harness.speech.evaluation import log_prior
 from harness.speech.frames import frames_of
 from harness.speech.protocol import Sequence
 from harness.speech.task import Frames
+from harness.tasks.order import Examples
 
 SHUFFLINGS = ("none", "on the fly", "full")
 

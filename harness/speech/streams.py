@@ -31,7 +31,6 @@ from torch import Tensor
 
 from harness.base.seeds import stream
 from harness.experiment.executors import OnSimulation
-from harness.experiment.order import Key
 from harness.networks.contract import Minibatch
 from harness.replay import fold_replay as resume
 from harness.replay.fold_replay import Arrays, Facts, StaleReplay
@@ -39,6 +38,7 @@ from harness.simulator import Contributions, Decodes, Timeline, compute_seconds,
 from harness.speech.decoding import DecodeStats, parts
 from harness.speech.protocol import CountQueries
 from harness.speech.sequence import SequenceConfig, Setup, Step
+from harness.tasks.order import Key
 
 
 @dataclass

@@ -43,7 +43,6 @@ from harness.experiment.contract import (
     ignore,
 )
 from harness.experiment.experiment import Experiment, Judged, Pieces, Problem, Task, plain
-from harness.experiment.order import Examples, Order, Shuffling
 from harness.experiment.run import run
 from harness.networks.feedforward import (
     Activation,
@@ -61,6 +60,7 @@ from harness.speech.evaluation import FrameEvaluator, log_prior
 from harness.speech.frames import Blocks, FramesOnDevice, MadeFrames, corpus_of, frames_of
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL, TARGETS
+from harness.tasks.order import Examples, Order, Shuffling
 
 CORPUS = {"scale": "smoke", "corpus_seed": 0}
 """Defaults of the keys that a run file on a corpus may omit."""

@@ -21,13 +21,13 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Exponential
 from harness.experiment.contract import Configuration
 from harness.experiment.experiment import Experiment, Stage
-from harness.experiment.order import Shuffling
 from harness.experiment.timing import TimingConfig
 from harness.search.search import LargestRateConfig
 from harness.simulator import Link, load_cluster
 from harness.speech.protocol import Sequence
 from harness.speech.sequence import Plateau, SequenceConfig
 from harness.speech.task import ForcedAlignment, Frames
+from harness.tasks.order import Shuffling
 from reproductions.paper import Differences, Subject, levels
 from reproductions.paper3_async_mmi.line_scan import LineConfig
 

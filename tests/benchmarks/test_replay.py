@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from harness.algorithms.async_sgd import AveragedSgd
-from harness.experiment.order import Order
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.replay.fold_replay import StaleReplay
 from harness.replay.replica_states import ReplicaStates
 from harness.simulator import Simulation, Workload, load_cluster
 from harness.speech.frames import FramesOnDevice
+from harness.tasks.order import Order
 
 CLUSTER = Path(__file__).parents[2] / "reproductions" / "clusters" / "k20m-server.toml"
 SIZES, FRAMES, SPEECH, UTTERANCE, CONTEXT = (440, 512, 512, 512, 1000), 256, 50_000, 500, 5

@@ -14,13 +14,13 @@ from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.schedules import Constant
 from harness.experiment.contract import Watch
 from harness.experiment.experiment import Experiment, Stage
-from harness.experiment.order import Minibatches
 from harness.simulator import Cluster, load_cluster
 from harness.speech import frames
 from harness.speech.sequence import SequenceConfig
 from harness.speech.sequence_training import train_sequence
 from harness.speech.task import Frames
 from harness.store import Run, Store
+from harness.tasks.order import Minibatches
 from tests.experiments import experiment
 from tests.processes import PATIENCE_S, Started
 from tests.run_files import tiny_corpus

@@ -12,7 +12,6 @@ from harness.algorithms.stale import FedBuff, Ringmaster
 from harness.base.errors import UserError
 from harness.base.settings import build
 from harness.experiment.experiment import Stage
-from harness.experiment.order import Partition
 from harness.experiment.run_file import load_run
 from harness.natural_gradient import NaturalGradient, Preconditioner
 from harness.processes.rank_main import check_protocol
@@ -21,6 +20,7 @@ from harness.simulator import Averaging, Fault, ParameterServer
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.contract import Handing
 from harness.speech.frames import corpus_of
+from harness.tasks.order import Partition
 from tests.run_files import written
 
 EXAMPLES = Path(__file__).parents[3] / "reproductions" / "runs"

@@ -6,9 +6,9 @@ import pytest
 from harness.algorithms.averaging import ModelAveraging
 from harness.base.seeds import stream
 from harness.experiment.experiment import Stage
-from harness.experiment.order import Order, Partition, balance_utterances, row_numbers
 from harness.simulator import Averaging
 from harness.speech.frames import FramesOnDevice
+from harness.tasks.order import Order, Partition, balance_utterances, row_numbers
 
 
 @pytest.fixture

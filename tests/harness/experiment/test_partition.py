@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UserError
-from harness.experiment.order import Partition, balance_utterances, row_numbers
+from harness.tasks.order import Partition, balance_utterances, row_numbers
 
 FRAMES = np.array([7, 3, 9, 4, 6, 5, 8, 2])
 START = np.cumsum(FRAMES) - FRAMES

@@ -17,7 +17,6 @@ from harness.algorithms.schedules import Constant, Exponential, Halving, Search
 from harness.base.errors import UserError
 from harness.experiment.experiment import Stage
 from harness.experiment.folds import FrameTraining as Training
-from harness.experiment.order import Laid
 from harness.experiment.run import run as train
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.networks.feedforward import Dnn, Layout
@@ -27,6 +26,7 @@ from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.store.schema import WORD_ERRORS
+from harness.tasks.order import Laid
 from tests.killed import check_deaths
 from tests.silence import silent
 

@@ -12,11 +12,11 @@ from torch.utils.data import DataLoader
 
 import lagbench
 from harness.base.errors import UserError
-from harness.experiment.order import Order
 from harness.modules.inspection import inspect_module
 from harness.modules.parts import Arrays
 from harness.modules.reading import arrays_of
 from harness.modules.trees import Tree, leaves, unwrap
+from harness.tasks.order import Order
 
 N = 60
 torch.manual_seed(3)

@@ -7,8 +7,8 @@ import torch
 from data_synth.corpus import Corpus
 from harness.algorithms.schedules import Search
 from harness.base.seeds import stream
-from harness.experiment.order import Order, interleave_slots
 from harness.speech.frames import FramesOnDevice
+from harness.tasks.order import Order, interleave_slots
 from tests.stand_in import utterances
 
 LENGTHS = np.array([5, 1, 8, 2, 6, 7, 3, 4])

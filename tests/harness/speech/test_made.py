@@ -13,12 +13,12 @@ from harness.algorithms.averaging import ModelAveraging
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 from harness.experiment.experiment import Stage
-from harness.experiment.order import InBlocks, Order, Partition
 from harness.experiment.run import run as train
 from harness.simulator.protocols.averaging import Averaging
 from harness.speech import frames as made
 from harness.speech.frames import Blocks, FramesOnDevice, MadeFrames, frames_of, shuffling_of
 from harness.store import Store
+from harness.tasks.order import InBlocks, Order, Partition
 from tests.silence import silent
 
 UTTERANCES, BLOCK = 26, 4

@@ -1,0 +1,1 @@
+"""Training data of tasks: which rows, dealt to which worker, in which order."""
