@@ -256,9 +256,9 @@ def smooth_aims(aims: Tensor, frames: Tensor, smear: float) -> Tensor:
     places = torch.arange(aims.shape[2], device=aims.device)
     inside = places < frames[:, None]
     edge = (frames - 1).expand(len(aims), -1)[:, :, None]
-    first, edge = aims[:, :, :1], aims.gather(2, edge)
+    start, edge = aims[:, :, :1], aims.gather(2, edge)
     gain = (1.0 - smear) * (1.0 - smear)
-    causal = one_pole(one_pole((aims - first) * gain, smear), smear) + first
+    causal = one_pole(one_pole((aims - start) * gain, smear), smear) + start
     back = ((aims - edge) * gain * inside).flip(2)
     return 0.5 * (causal + (one_pole(one_pole(back, smear), smear).flip(2) + edge))
 

@@ -110,8 +110,8 @@ def _edits(reference: np.ndarray, heard: np.ndarray) -> tuple[int, int, int]:
             if j and cost[i, j - 1] + 1 == cost[i, j]:
                 most[i, j] = max(most[i, j], most[i, j - 1])
     substitutions = most[-1, -1]
-    others, longer = cost[-1, -1] - substitutions, len(heard) - len(reference)
-    return substitutions, (others + longer) // 2, (others - longer) // 2
+    unequal, longer = cost[-1, -1] - substitutions, len(heard) - len(reference)
+    return substitutions, (unequal + longer) // 2, (unequal - longer) // 2
 
 
 _E6 = (1.0, 1.5, 2.2, 3.3, 4.7, 6.8)  # preferred numbers, each about 10^(1/6) of the last

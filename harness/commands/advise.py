@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.machines is not None:
         base = replace(base, cluster=load_cluster(arguments.machines))
     names = [word.strip() for word in arguments.algorithms.split(",") if word.strip()]
-    methods = overrides.named_methods([*expand(names, arguments.intervals)], base)
+    methods = overrides.find_methods([*expand(names, arguments.intervals)], base)
     counts = worker_counts(base.cluster.size, arguments.workers)
     arguments.rates = "sweep"  # the search ranks candidates each at its best rate
     grid = overrides.grid_of(arguments, base, methods, counts)

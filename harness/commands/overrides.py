@@ -159,7 +159,7 @@ def base_of(arguments: argparse.Namespace) -> tuple[AnyExperiment, Method]:
     return base, Method(type(base.algorithm).__name__, base.algorithm, base.timed)
 
 
-def named_methods(words: Sequence[str], base: AnyExperiment) -> list[Method]:
+def find_methods(words: Sequence[str], base: AnyExperiment) -> list[Method]:
     """Methods by name, with the file's protocol if it hands out data in the same way as theirs.
 
     Other methods keep their own protocol; a line on stderr names them, if the file's protocol is
@@ -183,12 +183,12 @@ def named_methods(words: Sequence[str], base: AnyExperiment) -> list[Method]:
     methods = [method_of(word, needs_steps=file is None or usual) for word in words]
     if file is None or usual:
         return methods
-    others = [method.label for method in methods if way(method.protocol) != way(file)]
-    if others:
-        on = "" if len(others) == len(methods) else f" on {', '.join(others)}"
+    labels = [method.label for method in methods if way(method.protocol) != way(file)]
+    if labels:
+        on = "" if len(labels) == len(methods) else f" on {', '.join(labels)}"
         say(f"no effect{on}: protocol (data are handed out in another way)")
     return [
-        method if method.label in others else replace(method, protocol=file) for method in methods
+        method if method.label in labels else replace(method, protocol=file) for method in methods
     ]
 
 

@@ -112,7 +112,7 @@ def _configs(arguments: argparse.Namespace) -> dict[str, TaskConfig]:
     if arguments.algorithm is not None:
         if not hasattr(base, "with_algorithm"):
             raise UserError(f"--algorithm: not for {path}; allowed: without it")
-        (method,) = overrides.named_methods([arguments.algorithm], base)
+        (method,) = overrides.find_methods([arguments.algorithm], base)
         base = base.with_algorithm(method.algorithm, method.protocol)
     bases = {
         f"{path.stem}, {format_count(count, 'worker')}": base.with_cluster(count=count)

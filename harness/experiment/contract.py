@@ -190,7 +190,7 @@ class Application(ABC, Generic[Config]):
     simulated: str = ""
 
     @property
-    def stored_as(self) -> str:
+    def stored_name(self) -> str:
         """Name of its configurations in the store."""
         return self.config.__name__
 

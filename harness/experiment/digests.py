@@ -324,7 +324,7 @@ def _object(value: object, visited: Seen) -> Iterator[str]:
         members = {name: member for name, member in members.items() if name not in internal}
     elif is_installed(type(value).__module__) and "__wrapped__" not in members:
         with suppress(Exception):  # of what cannot be pickled
-            yield from _pickled(value, visited)
+            yield from _describe_pickled(value, visited)
             return
         if type(value).__module__ == "builtins" and hasattr(value, "__len__"):  # as `dict.keys()`
             table = isinstance(value, types.MappingProxyType)
@@ -335,7 +335,7 @@ def _object(value: object, visited: Seen) -> Iterator[str]:
     yield from _table(members, visited)
 
 
-def _pickled(value: Any, visited: Seen) -> Iterator[str]:
+def _describe_pickled(value: Any, visited: Seen) -> Iterator[str]:
     """Describe an object by what pickle keeps of it: a name, or how it is made, and its state."""
     reduced = cast(Any, copyreg.dispatch_table).get(type(value))
     reduction: Any = reduced(value) if reduced else value.__reduce_ex__(4)

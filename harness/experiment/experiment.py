@@ -124,6 +124,8 @@ class Judged(NamedTuple):
 class Problem(ABC):
     """An opened task: network, training data, and measurements of models.
 
+    A subclass sets `network` and `pieces`, or computes them when they are first needed.
+
     Attributes:
         unit: what a loss is for, in words.
     """
@@ -133,12 +135,12 @@ class Problem(ABC):
     @cached_property
     def network(self) -> Network:
         """The network, which computes gradients of minibatches."""
-        raise NotImplementedError
+        raise UserError(f"{type(self).__name__}: no network; needed: one with 'gradient'")
 
     @cached_property
     def pieces(self) -> Pieces:
         """The training data, in pieces that are dealt to workers."""
-        raise NotImplementedError
+        raise UserError(f"{type(self).__name__}: no pieces; needed: training data, e.g. Rows(x, y)")
 
     @abstractmethod
     def initial(self) -> Tensor:
@@ -268,7 +270,7 @@ class Task(ABC):
         return {}
 
     @classmethod
-    def stored_as(cls) -> str:
+    def stored_name(cls) -> str:
         """Name in stored configurations."""
         return cls.__name__
 
@@ -604,7 +606,7 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
     def to_identity(self) -> dict[str, Any]:
         """The fields of experiment and task side by side; no name is in both."""
         settings = {name: value for name, value in plain_fields(self).items() if name != TASK}
-        return {"is": self.task.stored_as(), **settings, **plain_fields(self.task)}
+        return {"is": self.task.stored_name(), **settings, **plain_fields(self.task)}
 
     def vary(self, **changes: Any) -> Self:
         """A copy with other values of fields, of the experiment or of its task."""

@@ -50,7 +50,7 @@ def run(
     """
     if not isinstance(config, TaskConfig):
         return cast(Any, config).execute(store, watch)
-    with nullcontext() if execution else _noting_unread_keys(config):
+    with nullcontext() if execution else _note_unread_keys(config):
         if not isinstance(config, Experiment):
             return load("tasks", config.kind).execute(config, store, watch)
         experiment = cast(AnyExperiment, config)
@@ -64,7 +64,7 @@ def run(
         return store.load(writer.hash)
 
 
-def _noting_unread_keys(config: TaskConfig) -> AbstractContextManager[object]:
+def _note_unread_keys(config: TaskConfig) -> AbstractContextManager[object]:
     """Within it, keys of a training that nothing reads are written beside its run."""
     watched = reads.Reads(config, load_bundled(config.cluster.name), identity(config.to_dict()))
     work = config.cluster.workload

@@ -64,9 +64,9 @@ class Folds(Application[AnyExperiment]):
         self.follows = (TASK, *task.follows)
 
     @property
-    def stored_as(self) -> str:
+    def stored_name(self) -> str:
         """See `Application`."""
-        return self.task.stored_as()
+        return self.task.stored_name()
 
     def read(self, asked: RunRequest) -> AnyExperiment:
         """See `Application`."""
@@ -172,7 +172,7 @@ def application_of_run(table: Mapping[str, object], place: str) -> Application[A
     # Loads every application, since only a loaded one knows its configuration's name.
     loaded = [_as_application(load("tasks", name)) for name in entries("tasks")]
     loaded += map(Folds, dataclasses_below(Task))
-    applications = {application.stored_as: application for application in loaded}
+    applications = {application.stored_name: application for application in loaded}
     name = str(table.get(KIND))
     if name not in applications:
         allowed = f"allowed: {', '.join(applications)}"

@@ -386,8 +386,8 @@ def _is_ahead(row: Row, reference: Row) -> bool:
     for run, other in pairs:
         _, values, times = run.curve(run.deployed(row.cell.judged))
         _, theirs, their_times = other.curve(other.deployed(row.cell.judged))
-        known = np.isfinite(theirs)
-        then: Any = np.interp(times[-1:], their_times[known], theirs[known])
+        is_finite = np.isfinite(theirs)
+        then: Any = np.interp(times[-1:], their_times[is_finite], theirs[is_finite])
         if as_error(run, float(values[-1])) >= as_error(run, float(then[0])):
             return False
     return True

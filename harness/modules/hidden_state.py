@@ -96,7 +96,10 @@ def find_made(maker: Any, module: nn.Module, make: Callable[[], object]) -> set[
         module: what it has made.
         make: calls it.
     """
-    places = [*_places(module), *(_of_function(maker) if isinstance(maker, FunctionType) else ())]
+    places = [
+        *_places(module),
+        *(_function_places(maker) if isinstance(maker, FunctionType) else ()),
+    ]
     variables = [(place[3], place[1]) for place in places if place[3]]
 
     def freeze() -> list[Any]:
@@ -216,18 +219,18 @@ def _places(part: Any, *, is_loss: bool = True) -> Iterator[Place]:
             hooks = [hook for name in HOOKS for hook in variables[name].values()]
             for value in (*variables.values(), *hooks):
                 if isinstance(value, FunctionType):
-                    yield from _of_function(value)
+                    yield from _function_places(value)
             yield from _of_class(type(module))
     elif isinstance(part, MethodType):
         yield from _places(part.__self__)
-        yield from _of_function(cast(FunctionType, part.__func__))
+        yield from _function_places(cast(FunctionType, part.__func__))
     elif isinstance(part, functools.partial):
         yield from _places(cast(Any, part).func)
         for name in part.keywords:
             yield _attribute(part.keywords, name, name)
         yield "an argument of partial", lambda: part.args, None, ""
     elif isinstance(part, FunctionType):
-        yield from _of_function(part)
+        yield from _function_places(part)
     elif not isinstance(part, type | BuiltinFunctionType | str):
         for name in attributes(part):
             yield _member(part, name, name, write=object.__setattr__)
@@ -254,14 +257,16 @@ def _of_class(kind: type) -> Iterator[Place]:
         for name, value in list(vars(base).items()):
             function = getattr(value, "__func__", getattr(value, "fget", value))
             if isinstance(function, FunctionType):
-                yield from _of_function(function)
+                yield from _function_places(function)
             elif not (
                 name.startswith("__") or isinstance(value, type) or hasattr(value, "__get__")
             ):
                 yield _member(base, name, f"{base.__name__}.{name}", variable(base, name))
 
 
-def _of_function(function: FunctionType, past: set[FunctionType] | None = None) -> Iterator[Place]:
+def _function_places(
+    function: FunctionType, past: set[FunctionType] | None = None
+) -> Iterator[Place]:
     """Attributes, closure and globals of a function and of those that it calls by their names."""
     past = set() if past is None else past
     if function in past:
@@ -269,12 +274,12 @@ def _of_function(function: FunctionType, past: set[FunctionType] | None = None) 
     past.add(function)
     if _is_library(function):
         if isinstance(wrapped := vars(function).get("__wrapped__"), FunctionType):
-            yield from _of_function(wrapped, past)
+            yield from _function_places(wrapped, past)
         return
     further = (function.__kwdefaults__ or {}).values()
     for at, value in enumerate((*(function.__defaults__ or ()), *further)):
         if isinstance(value, FunctionType):
-            yield from _of_function(value, past)
+            yield from _function_places(value, past)
         elif not isinstance(value, type | nn.Module):
             yield f"default {at + 1} of {function.__name__}", lambda value=value: value, None, ""
     for name in vars(function):
@@ -283,7 +288,7 @@ def _of_function(function: FunctionType, past: set[FunctionType] | None = None) 
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     for name, cell in cells:
         if _is_full(cell) and isinstance(cell.cell_contents, FunctionType):
-            yield from _of_function(cell.cell_contents, past)
+            yield from _function_places(cell.cell_contents, past)
         elif _is_full(cell) and not isinstance(cell.cell_contents, type | nn.Module):
             yield _member(cell, "cell_contents", name, variable(function, name))
     variables = function.__globals__
@@ -293,7 +298,7 @@ def _of_function(function: FunctionType, past: set[FunctionType] | None = None) 
     for name in sorted((stored | loaded) & variables.keys()):
         value = variables[name]
         if isinstance(value, FunctionType):
-            yield from _of_function(value, past)
+            yield from _function_places(value, past)
         elif name in stored or not isinstance(value, type | nn.Module | ModuleType):
             yield _attribute(variables, name, name, variable(variables, name))
 

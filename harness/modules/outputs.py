@@ -75,8 +75,8 @@ def join_outputs(parts: Sequence[Any], axes: Axes) -> Any:
     try:
         return _map(_join, axes, *parts)
     except RuntimeError as error:
-        told = "outputs of parts of a minibatch differ in shape"
-        raise UserError(f"accumulate: {told} ({error}); allowed: 1") from error
+        reason = "outputs of parts of a minibatch differ in shape"
+        raise UserError(f"accumulate: {reason} ({error}); allowed: 1") from error
 
 
 def _join(axis: int, *parts: Tensor) -> Tensor:

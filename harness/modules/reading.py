@@ -100,10 +100,10 @@ def _check(arrays: Arrays, what: str) -> None:
         raise UserError(f"{what}: a number in place of an array; {ALLOWED}")
     for tensor in tensors:
         if len(tensor) != len(arrays):
-            told = f"{len(arrays)} examples with {len(tensor)} targets"
+            reason = f"{len(arrays)} examples with {len(tensor)} targets"
             if not any(tensor is target for target in targets):
-                told = f"inputs of {len(arrays)} and of {len(tensor)} examples"
-            raise UserError(f"{what}: {told}; allowed: as many")
+                reason = f"inputs of {len(arrays)} and of {len(tensor)} examples"
+            raise UserError(f"{what}: {reason}; allowed: as many")
     if not len(arrays):
         raise UserError(f"{what}: empty; {ALLOWED}")
     if not all(bool(tensor.isfinite().all()) for tensor in tensors):
@@ -124,8 +124,8 @@ def _read_loader(loader: Any, what: str) -> Arrays:
     for generator, state in states:
         generator.set_state(state)  # so that a second reading gives the same order
     if sorted(rows) != sorted(again):
-        told = "the sampler draws other examples in each pass, and their order is read once"
-        raise UserError(f"{what}: {told}; allowed: each example once a pass, weights in the loss")
+        reason = "the sampler draws other examples in each pass, and their order is read once"
+        raise UserError(f"{what}: {reason}; allowed: each example once a pass, weights in the loss")
     return _read(loader.dataset, None if batches is None else collate, what, rows)
 
 
@@ -158,8 +158,8 @@ def _read(
     check.finish()
     if not draws:
         return arrays
-    told = "draws at random: each example is asked anew in each pass of training, with a seed"
-    LOG.info(f"{what}: {told} of its own")
+    reason = "draws at random: each example is asked anew in each pass of training, with a seed"
+    LOG.info(f"{what}: {reason} of its own")
     return RandomExamples(arrays.x, arrays.y, data, index, collate)
 
 
@@ -208,9 +208,9 @@ class _Check:
             UserError: there are such examples.
         """
         if self._before != self._ask(self._some):
-            told = "an example differs when it is asked again with an equal seed"
+            reason = "an example differs when it is asked again with an equal seed"
             allowed = "draws by torch, numpy.random or random, not by a generator of its own"
-            raise UserError(f"{self._what}: {told}; allowed: {allowed}")
+            raise UserError(f"{self._what}: {reason}; allowed: {allowed}")
         index = self._index
         if self._collate in (None, *TORCHS_OWN) or len(index) < 3:
             return
@@ -220,16 +220,16 @@ class _Check:
             (first, draws), (again, _) = self._ask_batch(one, seed), self._ask_batch(other, seed)
             # What is drawn for a batch of another size differs by that alone.
             if first != again or (not draws and first != self._ask(index[:1], seed)):
-                told = "collate_fn mixes examples, and is called with one at a time"
-                raise UserError(f"{self._what}: {told}; allowed: what makes each by itself")
+                reason = "collate_fn mixes examples, and is called with one at a time"
+                raise UserError(f"{self._what}: {reason}; allowed: what makes each by itself")
 
 
 def _check_indexed(data: object, what: str) -> None:
     if hasattr(data, "__array__"):
         raise UserError(f"{what}: {type(data).__name__} without targets; {ALLOWED}")
     if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
-        told = f"{type(data).__name__} has no items by number, or no length; {ALLOWED}"
-        raise UserError(f"{what}: {told}; of an iterable, a list of its examples")
+        reason = f"{type(data).__name__} has no items by number, or no length; {ALLOWED}"
+        raise UserError(f"{what}: {reason}; of an iterable, a list of its examples")
 
 
 def _stack(examples: Sequence[Arrays], what: str) -> Arrays:
@@ -280,8 +280,8 @@ def _pair(item: Any, what: str) -> Arrays:
         x = dict(named)
         y = x.pop(LABELS, x.pop(LABEL, None))
         if y is None or not x:
-            told = f"a dict of {', '.join(map(repr, named)) or 'nothing'}"
-            raise UserError(f"{what}: {told}; allowed: inputs by name, and {LABELS!r}")
+            reason = f"a dict of {', '.join(map(repr, named)) or 'nothing'}"
+            raise UserError(f"{what}: {reason}; allowed: inputs by name, and {LABELS!r}")
         return Arrays(read_value(x, tensor_of), read_value(y, tensor_of))
     if not isinstance(item, tuple | list) or len(cast("Sequence[Any]", item)) < 2:
         raise UserError(f"{what}: an item that is no pair (x, y); {ALLOWED}")
@@ -301,8 +301,8 @@ def _tensor(value: Any, what: str) -> Tensor:
     """
     kind = type(value).__name__
     if np.ma.is_masked(value) or hasattr(value, "get_mask"):
-        told = f"{kind} with masked values, which are no data"
-        raise UserError(f"{what}: {told}; allowed: none masked, e.g. after .filled(value)")
+        reason = f"{kind} with masked values, which are no data"
+        raise UserError(f"{what}: {reason}; allowed: none masked, e.g. after .filled(value)")
     try:
         if hasattr(value, "__array__") and not isinstance(value, Tensor):
             value = np.asarray(value)
@@ -313,12 +313,12 @@ def _tensor(value: Any, what: str) -> Tensor:
         if tensor.dtype in (torch.uint16, torch.uint32):  # not all of torch's operations know these
             tensor = tensor.long()
     except (TypeError, ValueError, RuntimeError) as error:
-        told = f"{kind} holds no numbers of torch; {ALLOWED}, without columns of text"
-        raise UserError(f"{what}: {told}") from error
+        reason = f"{kind} holds no numbers of torch; {ALLOWED}, without columns of text"
+        raise UserError(f"{what}: {reason}") from error
     is_dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
     if not is_dense or tensor.is_meta or tensor.dtype is torch.uint64:
-        told = f"a tensor of {tensor.dtype} on {tensor.device.type}, layout {tensor.layout}"
-        raise UserError(f"{what}: {told}; allowed: dense ones, as of .to_dense(), without uint64")
+        reason = f"a tensor of {tensor.dtype} on {tensor.device.type}, layout {tensor.layout}"
+        raise UserError(f"{what}: {reason}; allowed: dense ones, as of .to_dense(), without uint64")
     return tensor.as_subclass(Tensor)
 
 
@@ -385,5 +385,5 @@ class RandomExamples(Arrays):
             except UserError:
                 raise
             except RAISED as error:
-                told = f"example {row} in pass {number} raised {describe_raised(error)}"
-                raise UserError(f"data: {told}") from error
+                reason = f"example {row} in pass {number} raised {describe_raised(error)}"
+                raise UserError(f"data: {reason}") from error

@@ -101,7 +101,7 @@ def _locate_server(group: Group) -> Group:
 def _torchrun_store() -> TCPStore | None:
     """The key-value store that torchrun serves at the port of the environment; None without it.
 
-    Nobody has to trust it: whoever puts another port there has not the server's key.
+    It need not be trusted: a process that puts another port there has not the server's key.
 
     Raises:
         UserError: it does not answer.

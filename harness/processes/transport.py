@@ -3,9 +3,9 @@
 The server has one socket (ROUTER) at the address of the run, each worker one (DEALER) that connects
 to it. CURVE encrypts and authenticates every message: the key pair of each process follows from the
 run's secret, its job and the rank; the server accepts the keys of its workers alone, a worker that
-of the server, so whoever relays a connection sees ciphertext. ZeroMQ delivers messages whole, once
-and in order, or the connection ends. Its heartbeats come from a thread that computing does not
-hold up, so a process that is stopped can be told from one that is busy.
+of the server, so a process that relays a connection sees ciphertext. ZeroMQ delivers messages
+whole, once and in order, or the connection ends. Its heartbeats come from a thread that computing
+does not hold up, so a process that is stopped can be told from one that is busy.
 
 `Hub` is the server's end of all connections, `Link` a worker's. Tests put virtual time and an
 adversary in place of both, below `Connections`.
@@ -404,7 +404,7 @@ class Hub(_Monitored, Connections):
         self.strangers = 0
         self._admit({public_key(group, rank): rank for rank in range(1, group.ranks)})
         self._socket.set(zmq.CURVE_SERVER, 1)
-        self._socket.set(zmq.ROUTER_MANDATORY, 1)  # else a message to nobody is lost in silence
+        self._socket.set(zmq.ROUTER_MANDATORY, 1)  # else messages to absent ranks are lost unseen
         self._socket.set(zmq.HANDSHAKE_IVL, int(1000 * DELIVERED_WITHIN_S))
         if listening is not None:
             self._socket.set(zmq.USE_FD, listening)

@@ -110,7 +110,7 @@ class Frames(Task):
     targets: ForcedAlignment | None = setting(None)
 
     @classmethod
-    def stored_as(cls) -> str:
+    def stored_name(cls) -> str:
         """See `Task`: what runs were stored as before tasks were parts of experiments."""
         return "RunConfig"
 

@@ -220,7 +220,7 @@ def time_to_target(subject: Subject, runs: Runs) -> Content:
     yield from curve_rows("asynchronous ASGD", runs["one_pass"], DEV_AVERAGE, 100.0, hours=hours)
 
 
-def _by_number(x_ticks: Sequence[int], y_ticks: Sequence[float]) -> dict[str, Any]:
+def _number_axes(x_ticks: Sequence[int], y_ticks: Sequence[float]) -> dict[str, Any]:
     """Drawing of curves over a number of workers, on logarithmic scales."""
     ticks = {"x_ticks": list(x_ticks), "y_ticks": list(y_ticks)}
     return {"as": "curves", "x_scale": "log", "y_scale": "log", **ticks}
@@ -233,7 +233,7 @@ def _by_number(x_ticks: Sequence[int], y_ticks: Sequence[float]) -> dict[str, An
     ("workers", "staleness (folds)"),
     note="A worker whose gradient is in time with all others' misses one fold of each: n "
     "workers have n − 1.",
-    draw=_by_number(TIMED_WORKERS[1:], [1, 3, 7, 15, 31, 63]),
+    draw=_number_axes(TIMED_WORKERS[1:], [1, 3, 7, 15, 31, 63]),
 )
 def staleness(subject: Subject, runs: Runs) -> Content:
     """Mean staleness of contributions with two to 64 workers."""
@@ -262,7 +262,7 @@ OVER = ("over one worker", "over one bare card")
     tuple(f"timing_{n}" for n in TIMED_WORKERS),
     ("workers", "speed-up"),
     note="The paper's 3.2 times on four GPUs is of an earlier system of its authors.",
-    draw=_by_number(TIMED_WORKERS, [0.5, 1, 2, 4, 8]),
+    draw=_number_axes(TIMED_WORKERS, [0.5, 1, 2, 4, 8]),
 )
 def workers(subject: Subject, runs: Runs) -> Content:
     """Simulated speed-up of the server with up to 64 cards."""

@@ -112,7 +112,7 @@ def load_rates(scale: str) -> Mapping[str, Any]:
     return tomllib.loads(RATES.read_text(encoding="utf-8")).get(SWEPT_AT.get(scale, scale), {})
 
 
-def found_rate(scale: str, name: str, workers: int) -> float:
+def load_rate(scale: str, name: str, workers: int) -> float:
     """The rate that was found for a setting, or the paper's."""
     paper = REPORTED["paper"]["first_rate"] * workers
     return float(load_rates(scale).get("rates", {}).get(name, paper))
@@ -210,7 +210,7 @@ def build_configs(subject: Subject, seed: int) -> dict[str, Experiment[Frames]]:
         "bmuf": sixteen.vary(algorithm=replace(averaged, outer=BlockMomentum())),
         "outer": sixteen.vary(algorithm=replace(averaged, outer=OuterNesterov())),
     }
-    return {n: with_rate(c, found_rate(scale, n, c.workers)) for n, c in settings.items()}
+    return {n: with_rate(c, load_rate(scale, n, c.workers)) for n, c in settings.items()}
 
 
 def derive_configs(runs: Mapping[str, Experiment[Frames]]) -> dict[str, Experiment[Frames]]:

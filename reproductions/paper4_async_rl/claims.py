@@ -117,7 +117,7 @@ def slight_hurts(subject: Subject, runs: Runs) -> Judged:
     "p4.decoupled-free", _cells("decoupled", (1.0, 2.0, 4.0)),
     "The decoupled loss bears an allowance of four at no cost", TABLE, f"{LOST}; at most 0.10",
 )  # fmt: skip
-def decoupled_free(subject: Subject, runs: Runs) -> Judged:
+def judge_decoupled_free(subject: Subject, runs: Runs) -> Judged:
     """The decoupled loss loses at most a tenth of the gain up to an allowance of four."""
     return _losses(runs, "decoupled", (1.0, 2.0, 4.0), rule_at_most(0.10))
 
@@ -126,7 +126,7 @@ def decoupled_free(subject: Subject, runs: Runs) -> Judged:
     "p4.decoupled-inf", _cells("decoupled", (BEYOND,)),
     "Without a limit of staleness the decoupled loss loses, too", TABLE, f"{LOST}; 0.20 to 0.60",
 )  # fmt: skip
-def decoupled_inf(subject: Subject, runs: Runs) -> Judged:
+def judge_decoupled_inf(subject: Subject, runs: Runs) -> Judged:
     """Without an allowance the decoupled loss loses about two fifths of the gain."""
     return _losses(runs, "decoupled", (BEYOND,), rule_between(0.20, 0.60))
 

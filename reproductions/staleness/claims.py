@@ -199,7 +199,7 @@ def rises(subject: Subject, runs: Runs) -> Judged:
 def adaptive(subject: Subject, runs: Runs) -> Judged:
     """AdamW and Muon lose less of their gain than SGD."""
     for name, optimizer in product(PROBLEMS, ADAPTIVE):
-        difference = _lost_beyond_sgd(runs, name, optimizer, MIDDLE)
+        difference = _loss_beyond_sgd(runs, name, optimizer, MIDDLE)
         yield _quantity("adaptive", f"{name}, {optimizer} − SGD", difference)
 
 
@@ -211,7 +211,7 @@ def _declare_natural_gradient(name: str, problems: Sequence[str]) -> None:
     def natural_gradient(subject: Subject, runs: Runs) -> Judged:  # pyright: ignore[reportUnusedFunction]
         """Natural gradient loses less of its gain than SGD."""
         for problem, tau in product(problems, (MIDDLE, LONGEST)):
-            difference = _lost_beyond_sgd(runs, problem, NATURAL, tau)
+            difference = _loss_beyond_sgd(runs, problem, NATURAL, tau)
             yield _quantity(name, f"{problem}, τ = {tau}", difference)
 
 
@@ -271,13 +271,13 @@ def cluster_order(subject: Subject, runs: Runs) -> Judged:
     """On clusters too AdamW, Muon and natural gradient lose less of their gain than SGD."""
     for optimizer in ORDERED[1:]:
         differences = [
-            _lost_beyond_sgd(runs, problem, optimizer, MIDDLE, cluster)
+            _loss_beyond_sgd(runs, problem, optimizer, MIDDLE, cluster)
             for problem, cluster in product(PROBLEMS, CLUSTERS)
         ]
         yield _quantity("cluster-order", f"{optimizer} − SGD", np.mean(differences, axis=0))
 
 
-def _lost_beyond_sgd(runs: Runs, problem: str, optimizer: str, *place: Any) -> Array:
+def _loss_beyond_sgd(runs: Runs, problem: str, optimizer: str, *place: Any) -> Array:
     """Share of an optimizer's gain lost at a staleness, less that of SGD's, [S]."""
     lost, sgd = (share_lost(runs, problem, o, *place) for o in (optimizer, "SGD"))
     return lost - sgd

@@ -7,7 +7,7 @@ import lagbench
 from harness.base.log import LOG
 from harness.judge.bounds import positive_ci, share_ci
 from harness.judge.direction import final_error, is_maximised
-from harness.modules.task import METRICS
+from harness.modules.evaluation import METRICS
 from harness.search.rates import TUNING_SEEDS
 from tests.modules import mlp, points
 

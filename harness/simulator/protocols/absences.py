@@ -271,7 +271,7 @@ def pause_end_s(
     if saved["health"] == MISSED:  # all are present again: restart
         saved["health"], saved["until_s"] = RESTARTING, now_s + rules.restart_s
     elif saved["health"] == RESTARTING:
-        return now_s  # with what is saved, whoever is going to leave
+        return now_s  # with what is saved, whichever worker is going to leave
     elif absences.leave_s.max(initial=0.0) > 0.0 and saved["newest"] > saved["version"]:
         _write(saved, rules, now_s)
     else:

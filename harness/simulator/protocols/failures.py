@@ -85,7 +85,7 @@ def strike(
             if phase in (WORKING, GATED, PUSHING):
                 lose(state, costs, rules, limits, record, place)
         go(state, rules, number, clock.now_s + down_s)
-    # Also if nobody was struck: then instants do not depend on the protocol.
+    # Also if no worker was struck: then instants do not depend on the protocol.
     state.occurrences[process, number] += 1
     times, over_s = state.occurrences[process, number], clock.now_s + down_s
     next_s = instant_s(processes, process, number, times, over_s)

@@ -24,8 +24,8 @@ from tests.run_files import on_few_words
 from tests.silence import silent
 
 RUNS = Path(__file__).parents[3] / "reproductions" / "runs"
-KINDS = {path: load_application(path).stored_as for path in sorted(RUNS.glob("*.toml"))}
-FRAMES = [path for path, kind in KINDS.items() if kind == Frames.stored_as()]
+KINDS = {path: load_application(path).stored_name for path in sorted(RUNS.glob("*.toml"))}
+FRAMES = [path for path, kind in KINDS.items() if kind == Frames.stored_name()]
 SEQUENCES = [path for path, kind in KINDS.items() if kind == SequenceConfig.__name__]
 
 

@@ -21,8 +21,9 @@ from harness.experiment.executors import SimulationExecutor
 from harness.experiment.experiment import Stage
 from harness.experiment.run import run as execute
 from harness.modules.buffers import Buffers, deploy
+from harness.modules.evaluation import wrong
 from harness.modules.parts import Arrays, ModuleParts
-from harness.modules.task import Module, wrong
+from harness.modules.task import Module
 from harness.processes import rank_main
 from harness.simulator import Averaging, Cluster, Device, WorkerGroup, Workload
 from harness.simulator.faults import Fault

@@ -11,9 +11,10 @@ from harness.algorithms.schedules import Constant, Search
 from harness.experiment.experiment import Experiment, Stage
 from harness.experiment.methods import method_of, with_optimizer
 from harness.experiment.run import run as execute
+from harness.modules.evaluation import wrong
 from harness.modules.network import Parameters, trainable_parameters
 from harness.modules.parts import Arrays, ModuleParts
-from harness.modules.task import Module, wrong
+from harness.modules.task import Module
 from harness.natural_gradient import NGSGD
 from harness.simulator import Averaging, Cluster, Device, WorkerGroup, Workload
 from harness.simulator.timeline_file import load_timeline
