@@ -126,7 +126,7 @@ def train(
         grid = call.prepare(call.grid([algorithm], [workers], call.rate_or_own(rate)))
         cells = grid.run(call.runner)
         call.say_idle(cells)
-    return Result(build_table(cells, call.settings.target), call.module)
+    return Result(build_table(cells, call.settings.target), call.module, call.describe)
 
 
 @resumable
@@ -166,7 +166,7 @@ def compare(
         cells = call.prepare(call.grid(algorithms, workers, rates)).run(call.runner)
         call.say_idle(cells)
     table = build_table(cells, call.settings.target, call.impossible)
-    return Result(table, call.module)
+    return Result(table, call.module, call.describe)
 
 
 @resumable

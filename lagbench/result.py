@@ -12,7 +12,7 @@ from torch import nn
 from harness.base.errors import UserError
 from harness.judge.break_point import Tolerance
 from harness.judge.comparison import Row, Table
-from harness.modules.trained import describe_module, load_into
+from harness.modules.trained import load_into
 from harness.search.rates import TUNING_SEEDS
 from harness.store import Cell, Run
 from lagbench.answered import Answered
@@ -27,10 +27,12 @@ class Result(Answered):
     Attributes:
         table: a row for each algorithm and number of workers, and the target.
         untrained: makes the module of a seed's runs, before training.
+        describe: what a seed's runs train, in words.
     """
 
     table: Table
     untrained: Callable[[int], nn.Module] = field(repr=False, compare=False)
+    describe: Callable[[int], str] = field(repr=False, compare=False)
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -91,7 +93,7 @@ class Result(Answered):
 
     def report(self, out: str | Path) -> list[Path]:
         """See `Answered`; the page also says what was trained."""
-        model = describe_module(self.untrained(self.runs[0].config["seed"]))
+        model = self.describe(self.runs[0].config["seed"])
         return comparison.answer_of(self.table, model).write(Path(out), self.call)
 
     def _answer(self) -> Answer:

@@ -65,7 +65,7 @@ def curves(axes: Axes, exhibit: Exhibit) -> None:
 
 
 def differences(axes: Axes, exhibit: Exhibit) -> None:
-    """The curves minus the one that ``draw`` names in ``subtract_reference``, paired by seed."""
+    """The curves minus the one that ``draw`` names in ``against``, paired by seed."""
     reference = str(exhibit.draw["against"])
     places = {label: place for place, label in enumerate(group_by_label(exhibit.rows))}
     apart = replace(exhibit, rows=subtract_reference(exhibit.rows, reference))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any
 
-from harness.judge.builders import Maker, Runs
+from harness.judge.builders import DidNotEnd, Maker, Runs
 from harness.judge.parts import Precondition, Quantity, claim_of
 from harness.judge.results import Claim, Exhibit, Row
 from reproductions.paper import Subject
@@ -67,7 +67,11 @@ class Exhibits(list[Maker[Subject, Exhibit]]):
             @wraps(content)
             def make(subject: Subject, runs: Runs) -> Exhibit:
                 rows, note, draw = list[Row](), exhibit.note, exhibit.draw
-                for part in content(subject, runs):
+                try:
+                    parts = [*content(subject, runs)]
+                except DidNotEnd:  # the note will name the runs
+                    parts = []
+                for part in parts:
                     if isinstance(part, Row):
                         rows.append(part)
                     elif isinstance(part, str):
@@ -122,7 +126,14 @@ class Claims(list[Maker[Subject, Claim]]):
             @wraps(judged)
             def make(subject: Subject, runs: Runs) -> Claim:
                 conditions = self.conditions(runs) if self.conditions else ()
-                parts, words = [*judged(subject, runs), *conditions], dict(reasons)
+                runs_judged = hashes(*runs.values())
+                try:
+                    parts, words = [*judged(subject, runs), *conditions], dict(reasons)
+                except DidNotEnd:  # no part is left
+                    return Claim(
+                        id_, statement, where, statistic, None, None, None, "unclear",
+                        "No run that it rests on ended.", runs=runs_judged,
+                    )  # fmt: skip
                 for part in parts:
                     words |= part if isinstance(part, dict) else {}
                 notes = [note, *(part for part in parts if isinstance(part, str))]
@@ -132,7 +143,7 @@ class Claims(list[Maker[Subject, Claim]]):
                     where,
                     words.pop("statistic", statistic),
                     [part for part in parts if isinstance(part, Quantity)],
-                    hashes(*runs.values()),
+                    runs_judged,
                     " ".join(filter(None, notes)),
                     presumes=[part for part in parts if isinstance(part, Precondition)],
                     **words,

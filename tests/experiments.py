@@ -1,13 +1,11 @@
 """Experiments from the fields of experiment and task together."""
 
-from dataclasses import fields
 from typing import Any
 
-from harness.experiment.experiment import Experiment, Task
+from harness.experiment.experiment import Experiment, Task, split_table
 
 
 def experiment(kind: type[Task], **choices: Any) -> Experiment[Any]:
     """An experiment of this class of task."""
-    names = {entry.name for entry in fields(kind)}
-    own = {name: choices.pop(name) for name in names & choices.keys()}
-    return Experiment(task=kind(**own), **choices)
+    settings, further = split_table(kind, choices)
+    return Experiment(task=kind(**settings), **further)

@@ -213,7 +213,7 @@ def grid_of(
 
     def build_config(method: Method, workers: int, rate: float, seed: int) -> AnyExperiment:
         schedule = replace(cast(Any, base.schedule), rate=rate)
-        trained = base.with_algorithm(method.algorithm, method.protocol)
+        trained = base.vary(algorithm=method.algorithm, protocol=method.protocol)
         return replace(trained, workers=workers, schedule=schedule, seed=seed)
 
     seeds = range(base.seed, base.seed + arguments.seeds)

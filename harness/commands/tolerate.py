@@ -77,9 +77,11 @@ def run(arguments: argparse.Namespace) -> int:
         machine, workers = knob.apply(base.cluster, base.workers, value)
         return replace(base, cluster=machine, workers=workers)
 
-    parts = method.algorithm, method.protocol
     # Both ends are built before any run, so that a mistake is reported before training.
-    ends = [turn(value).with_algorithm(*parts) for value in search.between]
+    ends = [
+        turn(value).vary(algorithm=method.algorithm, protocol=method.protocol)
+        for value in search.between
+    ]
     knob.check_reach(*ends)
     with overrides.open_runner(arguments, ends) as runner:
 

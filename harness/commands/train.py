@@ -110,10 +110,10 @@ def _configs(arguments: argparse.Namespace) -> dict[str, TaskConfig]:
     device, changes = resolve(arguments.device), overrides.changes(arguments.changes)
     base: Any = load_run(path, seed=seed, device=device, progress=say, changes=changes)
     if arguments.algorithm is not None:
-        if not hasattr(base, "with_algorithm"):
+        if not hasattr(base, "vary"):
             raise UserError(f"--algorithm: not for {path}; allowed: without it")
         (method,) = overrides.find_methods([arguments.algorithm], base)
-        base = base.with_algorithm(method.algorithm, method.protocol)
+        base = base.vary(algorithm=method.algorithm, protocol=method.protocol)
     bases = {
         f"{path.stem}, {format_count(count, 'worker')}": base.with_cluster(count=count)
         for count in arguments.workers

@@ -1,10 +1,9 @@
-"""The contract of an application: configuration, task and the object that runs them.
+"""The contract of an application: a configuration, and the object that reads, times and replays it.
 
-An application has three parts. Its configuration (`TaskConfig`) defines a run and holds no tensor.
-The `Task` is an opened configuration: network, data and measures, for training by folds. The
-`Application` is one object, found by name in the registry, that reads configurations from run
-files and stored runs, loads their data, and trains, times and replays them. The core imports no
-application.
+A configuration (`TaskConfig`) defines a run: an `Experiment` of a task that trains by folds, or
+one of a training with a loop of its own. An `Application` reads configurations from run files and
+stored runs, times and replays them; of a task that trains by folds it is made from the task's
+class, which the registry names. The core imports no application.
 """
 
 from __future__ import annotations
@@ -180,14 +179,12 @@ class Application(ABC, Generic[Config]):
         worker: the word for a worker, in messages.
         tables: further classes whose fields are keys of its run files.
         follows: fields that are derived from the rest of a run file, and rejected in it.
-        simulated: why its runs cannot use real processes; empty if they can.
     """
 
     config: type[Config]
     worker: str = "worker"
     tables: Sequence[type[Any]] = ()
     follows: Sequence[str] = ()
-    simulated: str = ""
 
     @property
     def stored_name(self) -> str:

@@ -459,10 +459,6 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
             return work
         return replace(work, parameter_bytes=work.parameter_bytes * sent)
 
-    def with_algorithm(self, algorithm: Algorithm, protocol: TimingProtocol | None) -> Self:
-        """A copy with another algorithm and its protocol."""
-        return replace(self, algorithm=algorithm, protocol=protocol)
-
     @property
     def rounds(self) -> bool:
         """Whether a fold takes the contributions of all workers."""
@@ -629,14 +625,20 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
         Raises:
             UserError: a mistake in it.
         """
-        names = {entry.name for entry in fields(cast(Any, kind))}
-        settings = {name: value for name, value in table.items() if name in names}
-        top = {name: value for name, value in table.items() if name not in {*names, KIND}}
+        settings, top = split_table(kind, table)
+        top.pop(KIND, None)
         task = build(kind, settings, place, key)
         return build(cls, complete_protocol(top) | {TASK: task}, place, key)
 
 
 AnyExperiment = Experiment[Any]
+
+
+def split_table(kind: type[Task], table: Table) -> tuple[Table, Table]:
+    """The entries of a table that are fields of a task, and those that are not."""
+    names = {entry.name for entry in fields(cast(Any, kind))}
+    settings = {name: value for name, value in table.items() if name in names}
+    return settings, {name: value for name, value in table.items() if name not in names}
 
 
 def plain(value: object) -> Any:

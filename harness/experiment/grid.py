@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from threading import RLock
 from typing import Any, TypeVar
 
 import torch
@@ -58,6 +59,9 @@ LOOK_S = 1.0
 
 ATTEMPTS = 4
 """Lost jobs without progress in between after which runs are given up."""
+
+_ALONE = RLock()
+"""Held by the one run of a process; again by its own thread, for runs within that run."""
 
 Names = tuple[str, ...]
 """Hashes of the runs of one job."""
@@ -322,6 +326,8 @@ def keep_faults(config: Configuration, store: Store, keeps_faults: bool) -> Gene
     Raises:
         UserError: bad input, or an error of the user's code or of this machine.
     """
+    # Threads of an executor would share torch's generator of random numbers.
+    _ALONE.acquire()
     # Results depend on the number of threads in their last bits.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -345,6 +351,7 @@ def keep_faults(config: Configuration, store: Store, keeps_faults: bool) -> Gene
             writer.finish("failed", {}, note)  # not for a light run: its results stay
     finally:
         torch.set_num_threads(threads)
+        _ALONE.release()
 
 
 def longest_first(configs: Mapping[str, AnyConfig]) -> dict[str, AnyConfig]:

@@ -33,7 +33,14 @@ from harness.experiment.contract import (
     key_in_file,
 )
 from harness.experiment.executors import TimelineExecutor
-from harness.experiment.experiment import AnyExperiment, Experiment, Pieces, Task, complete_protocol
+from harness.experiment.experiment import (
+    AnyExperiment,
+    Experiment,
+    Pieces,
+    Task,
+    complete_protocol,
+    split_table,
+)
 from harness.experiment.run import MOST_FOLDS, run, time_passes
 from harness.simulator import Timeline
 from harness.simulator.full_run import Whole
@@ -82,7 +89,7 @@ class Folds(Application[AnyExperiment]):
     ) -> AnyExperiment:
         """See `Application`."""
         # Stored side by side, as before tasks were parts of experiments: no name is in both.
-        settings = {key: value for key, value in table.items() if key in _names(self.task)}
+        settings, table = split_table(self.task, table)
         top = {key: value for key, value in table.items() if key in _names(Experiment)}
         task = self.task.restore(run, settings, where, named)
         config: AnyExperiment = cast(Any, build(Experiment, top | {TASK: task}, where))
@@ -199,7 +206,8 @@ def load_folds(path: Path, **options: Any) -> AnyExperiment:
     """
     config = load_run(path, **options)
     if not isinstance(config, Experiment):
-        raise UserError(f"{path}: {TASK}.{KIND}: not allowed; allowed: a task of training")
+        allowed = "allowed: a task that trains by folds, as frames; lagbench train takes all"
+        raise UserError(f"{path}: {TASK}.{KIND}: not allowed: {config.kind!r}; {allowed}")
     return cast(AnyExperiment, config)
 
 

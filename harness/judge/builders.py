@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from harness.judge.results import Claim, Exhibit, Results, Row
@@ -67,25 +67,13 @@ class Maker(Generic[Subject, Made]):
 
 def build_exhibit(maker: Maker[Subject, Exhibit], subject: Subject, runs: Runs) -> Exhibit:
     """Build the exhibit; its note names the runs that did not end, if any."""
-    try:
-        exhibit = maker.make(subject, maker.readable(runs))
-    except DidNotEnd:
-        exhibit = Exhibit(maker.id, "table", maker.id)
+    exhibit = maker.make(subject, maker.readable(runs))
     return replace(exhibit, note=_explain_missing(exhibit.note, maker, runs))
 
 
 def build_claim(maker: Maker[Subject, Claim], subject: Subject, runs: Runs) -> Claim:
     """Build the claim from the parts that can be judged; its note names runs that did not end."""
-    try:
-        claim = maker.make(subject, maker.readable(runs))
-    except DidNotEnd:  # no part is left: the first line of the maker's docstring is the statement
-        hashes = tuple(run.hash for setting in maker.needs for run in runs[setting])
-        make: Any = maker.make
-        make = make.func if isinstance(make, partial) else make
-        claim = Claim(
-            maker.id, (make.__doc__ or maker.id).splitlines()[0], "", "", None, None, None,
-            "unclear", "No run that it rests on ended.", runs=hashes,
-        )  # fmt: skip
+    claim = maker.make(subject, maker.readable(runs))
     missing = [p.label for p in claim.parts if p.measured is None and p.ci95 == (None, None)]
     return replace(claim, note=_explain_missing(claim.note, maker, runs, missing))
 

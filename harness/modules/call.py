@@ -49,6 +49,7 @@ from harness.modules.step_time import (
     describe_doubts,
 )
 from harness.modules.task import Module, problem_of, remarks
+from harness.modules.trained import describe_module
 from harness.natural_gradient import NaturalGradient
 from harness.search.advice import AdviceOutcome, AdviceSearch, make_plan
 from harness.search.comparison import Grid, Rates
@@ -252,6 +253,12 @@ class Call:
             mistake = "a task's; allowed: its run's folder, which has the parameters"
             raise UserError(f"model: {mistake}")
         return copy_module(self.problem(seed).module(seed))
+
+    def describe(self, seed: int) -> str:
+        """What a seed's runs train, in words."""
+        if self.task is not None:
+            return f"the task {self.task}"
+        return describe_module(self.problem(seed).module(seed))
 
     def first(self, method: Asked, workers: int) -> AnyExperiment:
         """The configuration with the first seed and the guessed learning rate."""

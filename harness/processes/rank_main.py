@@ -23,7 +23,7 @@ from harness.experiment.device import resolve
 from harness.experiment.experiment import AnyExperiment, Problem
 from harness.experiment.run import identity_config
 from harness.experiment.run import run as execute
-from harness.experiment.run_file import load_application, load_folds
+from harness.experiment.run_file import load_folds
 from harness.networks.contract import StatefulNetwork
 from harness.processes.group import GOES_ON, LISTENING, SECRET, SERVER_RANK, Group, allow_files
 from harness.processes.rounds import Rounds
@@ -157,8 +157,6 @@ def _read(arguments: argparse.Namespace, progress: Say = lambda line: None) -> A
     Raises:
         UserError: a mistake in the file, or a task that is only simulated.
     """
-    if reason := load_application(arguments.file).simulated:
-        raise UserError(f"{arguments.file}: processes: {reason}; allowed: lagbench train")
     device = "cpu" if arguments.device is None else resolve(arguments.device)
     return load_folds(arguments.file, seed=arguments.seed, device=device, progress=progress)
 

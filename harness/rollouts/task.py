@@ -64,7 +64,6 @@ class RolloutApplication(Application[RolloutConfig]):
     worker = "generator"
     tables = (OwnTable,)
     follows = ("device",)
-    simulated = "generators and trainer are simulated"
 
     def read(self, asked: RunRequest) -> RolloutConfig:
         """See `Application`."""

@@ -57,10 +57,7 @@ def search_rate(
     def ask(rung: int) -> tuple[float, int]:
         return guess * FACTOR**rung, seeds[0]
 
-    def judge(error: float) -> float:
-        return error
-
-    climbed = yield from translate(climb(), ask, judge)
+    climbed = yield from translate(climb(), ask)
     errors: dict[int, list[float]] = {rung: [error] for rung, error in climbed.items()}
     while rungs := _find_wanted(errors, len(seeds)):
         outcomes = yield [

@@ -115,7 +115,7 @@ def solve(search: Steps[Value, Outcome, Result], ask: Callable[[Value], Outcome]
 def translate(
     search: Steps[Value, Outcome, Result],
     ask: Callable[[Value], Asked],
-    judge: Callable[[Answer], Outcome],
+    judge: Callable[[Answer], Outcome] = lambda answer: cast(Any, answer),
 ) -> Steps[Asked, Answer, Result]:
     """A search with its values and outcomes mapped.
 
@@ -184,11 +184,7 @@ def sweep(guess: float) -> Steps[float, float, RateSweep]:
     Args:
         guess: the first rate.
     """
-
-    def judge(error: float) -> float:
-        return error
-
-    errors = yield from translate(climb(), lambda rung: guess * FACTOR**rung, judge)
+    errors = yield from translate(climb(), lambda rung: guess * FACTOR**rung)
     best = lowest(errors)
     tried = {guess * FACTOR**rung: error for rung, error in errors.items()}
     return RateSweep(guess * FACTOR**best, tried, {best - 1, best + 1} <= errors.keys())

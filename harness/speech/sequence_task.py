@@ -43,7 +43,6 @@ class SequenceApplication(Application[SequenceConfig]):
     worker = "replica"
 
     follows = FOLLOWS
-    simulated = "decoders and trainers are simulated"
 
     def read(self, asked: RunRequest) -> SequenceConfig:
         """See `Application`; the table ``start`` omits the keys it shares with the run.
@@ -58,7 +57,7 @@ class SequenceApplication(Application[SequenceConfig]):
             raise UserError(asked.task + lack)
         part = dict(cast(Mapping[str, Any], start))
         asked.refuse([f"{TASK}.start.{name}" for name in (*FOLLOWS, *SHARED) if name in part])
-        table, _ = read_corpus(asked, part.get("hidden"))
+        table = read_corpus(asked, part.get("hidden"))
         shared = {name: table[name] for name in (*SHARED, "fingerprint", "device")}
         table["start"] = {**part, **shared}
         return build(SequenceConfig, table, str(asked.path), named=key_in_file)

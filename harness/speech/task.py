@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -42,7 +42,15 @@ from harness.experiment.contract import (
     Watch,
     ignore,
 )
-from harness.experiment.experiment import Experiment, Judged, Pieces, Problem, Task, plain
+from harness.experiment.experiment import (
+    Experiment,
+    Judged,
+    Pieces,
+    Problem,
+    Task,
+    plain,
+    split_table,
+)
 from harness.experiment.run import run
 from harness.networks.feedforward import (
     Activation,
@@ -117,11 +125,8 @@ class Frames(Task):
     @classmethod
     def read(cls, asked: RunRequest, own: Table) -> tuple[Self, Table]:
         """See `Task`."""
-        table, _ = read_corpus(asked, own.get("hidden"))
-        names = {entry.name for entry in fields(cls)}
-        own = {key: value for key, value in table.items() if key in names}
-        rest = {key: value for key, value in table.items() if key not in names}
-        return build(cls, own, str(asked.path), TASK), rest
+        settings, table = split_table(cls, read_corpus(asked, own.get("hidden")))
+        return build(cls, settings, str(asked.path), TASK), table
 
     def open(
         self, experiment: Experiment[Frames], store: Store | None = None, watch: Watch = ignore
@@ -365,7 +370,7 @@ def pretrain_or_load(
     run = store.needing(MODEL).obtain(
         config.to_dict(), lambda writer: _pretrain(config, net, frames, corpus, writer)
     )
-    return load_file(run.path(MODEL))["model"]
+    return final_model(run)
 
 
 def _pretrain(
@@ -479,8 +484,8 @@ def target_change_rate(corpus: Corpus, targets: np.ndarray, split: str) -> float
     return float((targets[rows] != corpus.targets[rows]).mean())
 
 
-def read_corpus(asked: RunRequest, hidden: object) -> tuple[Table, Corpus]:
-    """Load the corpus of a run file and complete the file's table with keys derived from it.
+def read_corpus(asked: RunRequest, hidden: object) -> Table:
+    """The table of a run file, with keys that follow from its corpus, which is loaded.
 
     Args:
         asked: the run file.
@@ -500,7 +505,7 @@ def read_corpus(asked: RunRequest, hidden: object) -> tuple[Table, Corpus]:
     # A list with other elements is rejected with the rest of the table.
     sizes = corpus.layers(cast(list[int], hidden) if isinstance(hidden, list) else ())
     table.setdefault("timed_layers", list(sizes))
-    return {**table, "fingerprint": corpus.fingerprint, "device": asked.device}, corpus
+    return {**table, "fingerprint": corpus.fingerprint, "device": asked.device}
 
 
 def train_or_load_start(config: Experiment[Frames], store: Store, watch: Watch) -> Tensor:

@@ -533,11 +533,6 @@ def balance_utterances(frames: np.ndarray, chosen: np.ndarray, workers: int) -> 
 class Examples(Protocol):
     """Training data on a device, row by row."""
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the data."""
-        ...
-
     def gather(self, rows: Tensor) -> Minibatch:
         """The minibatches of ``rows [W, B]``, which may be in host memory."""
         ...

@@ -70,8 +70,10 @@ def test_few_frames_lie_between_a_call_and_the_simulated_cluster(task, tmp_path)
 
     sys.setprofile(note)
     try:
-        lagbench.compare(task(), cluster="k20m-server", workers=[2], rates=0.05, store=tmp_path)
+        result = lagbench.compare(task(), cluster="k20m-server", workers=[2], rates=0.05)
     finally:
         sys.setprofile(None)
     assert len(stack) <= MOST_FRAMES, stack
     assert len(files) <= MOST_FILES, sorted(files)
+    assert result.report(tmp_path / "page")
+    assert "Fit(slope=3.0)" in (tmp_path / "page/index.html").read_text()

@@ -27,6 +27,8 @@ RUNS = Path(__file__).parents[3] / "reproductions" / "runs"
 KINDS = {path: load_application(path).stored_name for path in sorted(RUNS.glob("*.toml"))}
 FRAMES = [path for path, kind in KINDS.items() if kind == Frames.stored_name()]
 SEQUENCES = [path for path, kind in KINDS.items() if kind == SequenceConfig.__name__]
+assert FRAMES
+assert SEQUENCES
 
 
 def pieces_of(config):

@@ -1,18 +1,16 @@
-from functools import partial
-
-from harness.judge.builders import DidNotEnd, Maker, build_claim
-
-
-def claimed(subject, runs, *, problem):
-    """Rates fall with staleness.
-
-    Further lines are for whoever reads the code.
-    """
-    raise DidNotEnd
+from harness.judge.builders import DidNotEnd, build_claim
+from reproductions.makers import Claims, Exhibits
 
 
-def test_a_claim_whose_runs_did_not_end_is_stated_also_where_its_maker_is_partial():
-    for make in (partial(claimed, problem="x"), partial(partial(claimed), problem="x")):
-        found = build_claim(Maker("x.claim", (), make), None, {})
-        assert (found.id, found.statement) == ("x.claim", "Rates fall with staleness.")
-        assert found.verdict == "unclear"
+def test_what_is_declared_stands_also_if_no_run_ended():
+    exhibits, claims = Exhibits(), Claims()
+
+    @exhibits.table("x.table", "Rates", ())
+    @claims.declare("x.claim", (), "Rates fall with staleness.", "section 2")
+    def content(subject, runs):
+        raise DidNotEnd
+        yield
+
+    claim = build_claim(claims[0], None, {})
+    assert (claim.id, claim.statement) == ("x.claim", "Rates fall with staleness.")
+    assert (claim.where, claim.verdict) == ("section 2", "unclear")

@@ -391,10 +391,10 @@ def test_the_model_that_a_run_file_trains_is_that_of_a_program(
 def test_another_algorithm_is_charged_for_what_it_sends(write: Written, tmp_path: Path) -> None:
     config = load_folds(write(ROUNDS))
     half = Compressed(coder=Int8())
-    there = config.with_algorithm(half, config.protocol)
+    there = config.vary(algorithm=half)
     whole = config.workload().parameter_bytes
     assert there.workload().parameter_bytes == whole * half.sent < whole
-    assert there.with_algorithm(config.algorithm, config.protocol).to_dict() == config.to_dict()
+    assert there.vary(algorithm=config.algorithm).to_dict() == config.to_dict()
     run = execute(there, Store(tmp_path / "store"), silent)
     assert run.config["work"]["parameter_bytes"] == whole * half.sent
     assert config_of(run, config).workload() == there.workload()
