@@ -3,7 +3,8 @@
 A run file can also name any imported class that derives from `Algorithm` or `LocalOptimizer`.
 """
 
-from __future__ import annotations
+# ruff: noqa: F401
+# pyright: reportUnusedImport=false
 
 from harness.algorithms.async_sgd import AsyncDescent, AsyncSgd, AveragedSgd, ClippedSgd
 from harness.algorithms.averaging import Easgd, GradientAveraging, ModelAveraging
@@ -21,34 +22,3 @@ from harness.algorithms.stale import (
     StalenessAware,
 )
 from harness.algorithms.torch_optimizers import TorchOptimizer
-
-__all__ = [
-    "Adam",
-    "AdamW",
-    "Algorithm",
-    "AsyncDescent",
-    "AsyncSgd",
-    "AveragedSgd",
-    "ClippedSgd",
-    "Compressed",
-    "DelayCompensated",
-    "DelayedNesterov",
-    "EagerDiLoCo",
-    "Easgd",
-    "ElasticDiLoCo",
-    "FedBuff",
-    "GradientAveraging",
-    "Int8",
-    "LocalOptimizer",
-    "ModelAveraging",
-    "Momentum",
-    "Muon",
-    "PartialFolds",
-    "PowerSgd",
-    "Ringmaster",
-    "ServerDescent",
-    "StalenessAware",
-    "StreamingDiLoCo",
-    "TopK",
-    "TorchOptimizer",
-]

@@ -187,17 +187,6 @@ def application_of_run(table: Mapping[str, object], place: str) -> Application[A
     return applications[name]
 
 
-def load_application(path: Path) -> Application[Any]:
-    """Read a run file's application.
-
-    Raises:
-        UserError: the file cannot be read, or names no known application.
-    """
-    table = load_toml(path)
-    _import(path, table.get(IMPORT, []))
-    return application_of(table, str(path))
-
-
 def load_folds(path: Path, **options: Any) -> AnyExperiment:
     """Read a run file of a task that trains by folds; see `load_run`.
 

@@ -9,24 +9,23 @@ import pytest
 from harness import cli
 from harness.algorithms.catalogue import GradientAveraging
 from harness.algorithms.schedules import Constant, Search
+from harness.base.settings import load_toml
 from harness.experiment.experiment import Stage
 from harness.experiment.run import run as train
-from harness.experiment.run_file import application_of_config, load_application, load_run
+from harness.experiment.run_file import application_of_config, load_run
 from harness.fidelity.predict import prediction, time_full_run
 from harness.search.search import linearly_scaled
 from harness.simulator import Averaging, ParameterServer
 from harness.speech.frames import corpus_of
-from harness.speech.sequence import SequenceConfig
 from harness.speech.sequence_training import train_sequence
-from harness.speech.task import Frames
 from harness.store import Store
 from tests.run_files import on_few_words
 from tests.silence import silent
 
 RUNS = Path(__file__).parents[3] / "reproductions" / "runs"
-KINDS = {path: load_application(path).stored_name for path in sorted(RUNS.glob("*.toml"))}
-FRAMES = [path for path, kind in KINDS.items() if kind == Frames.stored_name()]
-SEQUENCES = [path for path, kind in KINDS.items() if kind == SequenceConfig.__name__]
+KINDS = {path: load_toml(path)["task"]["is"] for path in sorted(RUNS.glob("*.toml"))}
+FRAMES = [path for path, kind in KINDS.items() if kind == "frames"]
+SEQUENCES = [path for path, kind in KINDS.items() if kind == "sequence"]
 assert FRAMES
 assert SEQUENCES
 
