@@ -1,7 +1,10 @@
 """What a paper fixes before the first run of a verdict: its ``registered.toml``, and its digest.
 
 The file has corpus, seeds and number of looks by scale, the bands of every claim, the conditions
-(`harness.judge.conditions`) and the curves over scale::
+(`harness.judge.conditions`), how a report lists the claims, and the curves over scale::
+
+    order = ["p1.one-pass-close"]    # claims by importance; those not named follow as declared
+    by_construction = ["p1.switch"]  # claims listed apart, in no total and no correction
 
     [scaling."p1.scaling"]
     claim = "p1.one-pass-close"      # claim whose statistic is followed
@@ -22,12 +25,14 @@ A run keeps the digest in its provenance; a report says whether all of its runs 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from harness.base.errors import UserError
+from harness.base.errors import UserError, name_error
+from harness.judge.results import Claim
 from harness.store import Run
 from harness.store.schema import UNDER
 
@@ -72,6 +77,31 @@ class Registration:
             if not is_there:
                 raise UserError(f"{key}: missing")
         return entry
+
+    def arrange(self, claims: Sequence[Claim], known: Sequence[str]) -> list[Claim]:
+        """The claims in the registered order, those by construction marked.
+
+        Args:
+            claims: claims of the paper.
+            known: ids of all claims of the paper.
+
+        Raises:
+            UserError: the file names a claim that is not among them.
+        """
+        order, certain = self._ids("order", known), self._ids("by_construction", known)
+        place = {id_: index for index, id_ in enumerate(order)}
+        return [
+            replace(claim, cannot_fail=claim.cannot_fail or "it is true by construction")
+            if claim.id in certain
+            else claim
+            for claim in sorted(claims, key=lambda claim: place.get(claim.id, len(order)))
+        ]
+
+    def _ids(self, key: str, known: Sequence[str]) -> list[str]:
+        for id_ in (ids := self.table.get(key, [])):
+            if id_ not in known:
+                raise name_error(f"{self.path}: {key}", id_, known)
+        return ids
 
     def compare(self, runs: Iterable[Run]) -> str:
         """A line on whether the runs carry this file's digest."""

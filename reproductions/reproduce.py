@@ -93,6 +93,8 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
         ASKED: divergence_hashes(makers, runs),
     }
     judged = paper.conditions.ask([build_claim(maker, subject, runs) for maker in claims])
+    if paper.registration:
+        judged = paper.registration.arrange(judged, [maker.id for maker in paper.claims])
     results = Results(
         paper.id, subject.scale, subject.corpus.name, request.seeds, facts,
         (*curves, *(build_exhibit(maker, subject, runs) for maker in exhibits), *published),

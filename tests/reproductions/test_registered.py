@@ -12,7 +12,8 @@ import pytest
 from harness.base.errors import UserError
 from harness.base.seeds import identity
 from harness.judge.builders import Maker
-from harness.judge.results import Exhibit
+from harness.judge.parts import correct_verdicts
+from harness.judge.results import Claim, Exhibit
 from harness.store import Store
 from reproductions.command import PAPERS
 from reproductions.paper import Paper, Subject
@@ -128,6 +129,26 @@ def test_a_curve_without_an_entry_is_refused(tmp_path, was, now, key):
     path.write_text(CURVE.replace(was, now))
     with pytest.raises(UserError, match=rf"registered\.toml: scaling\.curve\.{key}: missing"):
         Registration(path).curve("curve")
+
+
+def test_claims_come_in_the_registered_order_and_those_by_construction_are_marked(tmp_path):
+    path, known = tmp_path / "registered.toml", ["p.a", "p.b", "p.c"]
+    path.write_text('order = ["p.c"]\nby_construction = ["p.b"]')
+    claims = [Claim(id_, "", "", "", None, None, None, "holds", p_value=0.03) for id_ in known]
+    arranged = Registration(path).arrange(claims, known)
+    assert [claim.id for claim in arranged] == ["p.c", "p.a", "p.b"]
+    assert [bool(claim.cannot_fail) for claim in arranged] == [False, False, True]
+    assert [claim.corrected for claim in correct_verdicts(arranged)] == ["unclear"] * 2 + ["holds"]
+    for key in ("order", "by_construction"):
+        path.write_text(f'{key} = ["p.aa"]')
+        with pytest.raises(UserError, match=rf"registered\.toml: {key}: unknown 'p.aa'"):
+            Registration(path).arrange(claims, known)
+
+
+@pytest.mark.parametrize("name", ["paper1", "paper2", "paper3", "paper4"])
+def test_a_registration_names_claims_of_its_paper(name):
+    paper = paper_of(name)
+    paper.registration.arrange((), [maker.id for maker in paper.claims])
 
 
 def test_a_file_that_is_no_toml_is_refused(tmp_path):
