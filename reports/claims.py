@@ -17,12 +17,6 @@ from reports.reference_terms import Words
 Data = dict[str, Any]
 UNBOUNDED = (None, None)
 
-PICTURE = (
-    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 12" width="100" height="12">{}</svg>'
-)
-EDGE = 8.0
-"""Room on either side of what a picture shows, of its width of 100."""
-
 
 def row_of_claim(claim: Claim, words: Words, reason: str = "", bad: Collection[str] = ()) -> Data:
     """What is printed of a claim whose logarithms are factors.
@@ -130,7 +124,6 @@ def _row_of_part(part: Part) -> Data:
         "interval": numbers.interval(part.measured, part.ci95),
         "here": part.here or "",
         "power": "" if part.power is None else _format_chance(part.power),
-        "picture": draw_part(part),
     }
 
 
@@ -139,32 +132,3 @@ def _format_chance(chance: float | None) -> str:
     if chance is None or chance == 1:
         return "" if chance is None else "100%"
     return "> 99%" if chance > 0.99 else f"{math.floor(100 * chance)}%"
-
-
-def draw_part(part: Part) -> str:
-    """Band, interval, value and the reference's value of a quantity on one line, as SVG.
-
-    Each quantity has a scale of its own. Empty where there is nothing to compare.
-    """
-    band, ci95 = part.band or UNBOUNDED, part.ci95 or UNBOUNDED
-    paper = float(part.paper) if isinstance(part.paper, int | float) else None
-    values = [v for v in (*band, *ci95, part.measured, paper) if v is not None]
-    if part.measured is None or part.band is None or None in ci95 or max(values) <= min(values):
-        return ""
-
-    def place(value: float | None, otherwise: float = 0.0) -> float:
-        if value is None:
-            return otherwise
-        share = (value - min(values)) / (max(values) - min(values))
-        return round(EDGE + (100.0 - 2 * EDGE) * share, 2)
-
-    start, end = place(band[0]), place(band[1], 100.0)
-    shapes = [
-        f'<rect x="{start}" y="1" width="{end - start:.2f}" height="10" fill="#d9dee3"/>',
-        f'<path d="M{place(ci95[0])} 6H{place(ci95[1])}" stroke="#0072b2" stroke-width="1.8"/>',
-        f'<circle cx="{place(part.measured)}" cy="6" r="2.6" fill="#0072b2"/>',
-    ]
-    if paper is not None:
-        diamond = f"M{place(paper)} 2.2l3.8 3.8l-3.8 3.8l-3.8 -3.8z"
-        shapes.append(f'<path d="{diamond}" fill="#fff" stroke="#222" stroke-width="1.1"/>')
-    return PICTURE.format("".join(shapes))

@@ -36,11 +36,6 @@ MEANINGS = (
 )
 """The verdicts and the mark beside them, with ``{}`` for the reference."""
 
-PICTURES = (
-    "Pictures, each on a scale of its own: grey, where a quantity must lie for {0} to hold; blue, "
-    "ours with its 95% interval; diamond, {0}'s. A claim is told by the quantity that decides it."
-)
-
 
 def document(
     results: Results,
@@ -75,7 +70,6 @@ def document(
         "cautions": list(filter(None, (words.caution(scale), _tell_failures(results, runs)))),
         "tally": [(verdict, counts[verdict]) for verdict in VERDICTS],
         "meanings": [(word, meaning.format(words.the)) for word, meaning in MEANINGS],
-        "pictures": PICTURES.format(words.the),
         "reads": words.reads,
         "correction": _describe_correction(results),
         "claims": [
@@ -175,8 +169,8 @@ def _describe_runs(runs: Sequence[Line]) -> str:
 def _exhibit(exhibit: Exhibit, bad: Collection[str], words: Words) -> Data:
     image = next((file for file in exhibit.files if file.endswith(".svg")), "")
     curve = exhibit.curve
-    rows = exhibit.rows if curve is None else [*extrapolation.rows_of_laws(curve)]
-    table = tables.grid(rows, bad) if rows and (not image or curve is not None) else None
+    rows = exhibit.rows if not image and curve is None else ()
+    table = tables.grid(rows, bad, exhibit.simulated) if rows else None
     is_absent = not image and "file" in exhibit.draw
     notes = (
         exhibit.note,
@@ -193,7 +187,5 @@ def _exhibit(exhibit: Exhibit, bad: Collection[str], words: Words) -> Data:
         "note": " ".join(filter(None, notes)),
         "image": image,
         "csv": next((file for file in exhibit.files if file.endswith(".csv")), ""),
-        "table": None if table is None else asdict(table) | {
-            "against": words.noun, "ours": "measured" if curve is None else "by the law",
-        },
-    }  # fmt: skip
+        "table": None if table is None else asdict(table) | {"against": words.noun},
+    }

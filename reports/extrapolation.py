@@ -1,7 +1,7 @@
 # matplotlib's keyword arguments have no types:
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false
-"""A claim's ratio over scale: its figure, its table of laws, and a sentence for the first page.
+"""A claim's ratio over scale: its figure, its laws, and a sentence for the first page.
 
 The figure has a panel for each ratio: the runs with their intervals and seeds, both laws with their
 bands from the smallest size to the paper's, the paper's own ratio at its own size, and the band of
@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from harness.judge.curve import Curve, Law, Trend
-from harness.judge.results import Exhibit, Results, Row
+from harness.judge.results import Exhibit, Results
 from reports import numbers, style
 from reports.claims import format_band
 from reports.style import COLOURS, DASHES, INK, MUTED
 
 HEIGHT_IN = 3.3
-FORMULA = "At size n a law is 1 + c / n^a, or 1 + floor + c / n^a."
+FORMULA = "At size n a law is 1 + c / n^a, or 1 + floor + c / n^a with a floor of at least 0."
 BAND = "#E69F00"
 
 
@@ -57,7 +57,7 @@ def _tell_value(exhibit: Exhibit, curve: Curve) -> str:
     values = [values for trend in curve.trends if (values := _tell_trend(curve, trend))]
     paper, sizes = _with_unit(curve.paper_size, curve.unit), [float(s) for s in _seeds_at(exhibit)]
     if not values:
-        return f": no curve can be drawn to the paper's {paper}, as runs did not end."
+        return f": no law can be drawn to the paper's {paper}."
     run = f"{min(sizes):,g} to {_with_unit(max(sizes), curve.unit)}"
     way = (
         f"extrapolated from {run} to the paper's {paper}"
@@ -125,37 +125,29 @@ def _join(items: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(items[:-1]), *items[-1:])))
 
 
-def rows_of_laws(curve: Curve) -> Iterator[Row]:
-    """The table below the figure: for each ratio, both laws' value, exponent and prediction."""
-    paper = _with_unit(curve.paper_size, curve.unit)
-    for trend in curve.trends:
-        for law in trend.laws:
-            yield Row(f"{trend.label}, at {paper}", law.name, trend.paper, law.value, law.ci95)
-        for law in trend.laws:
-            yield Row(f"{trend.label}, exponent", law.name, None, law.exponent)
-        for law in trend.laws:
-            if (check := law.held_out) is not None:
-                size = _with_unit(check.at, curve.unit)
-                measured = numbers.format_number(check.measured and float(f"{check.measured:.4g}"))
-                label = f"{trend.label}, {size} from smaller sizes (measured {measured})"
-                yield Row(label, law.name, None, check.predicted, check.ci95)
-
-
 def describe_laws(curve: Curve) -> str:
-    """Sentence on the law that was chosen for each ratio, and whether it held."""
-    text: list[str] = []
-    for trend in curve.trends:
-        law = trend.law
-        if law is None:
-            text.append(f"{trend.label}: too few sizes for a law and its check.")
-        elif law.held_out is None:
-            text.append(f"{trend.label}: no size is left to check “{law.name}”.")
-        else:
-            verb = "predicts" if law.held_out.holds else "misses"
-            size = _with_unit(law.held_out.at, curve.unit)
-            text.append(f"{trend.label}: used is “{law.name}”, which from the smaller sizes {verb} "
-                        f"{size}.")  # fmt: skip
-    return " ".join([*text, FORMULA] if any(trend.laws for trend in curve.trends) else text)
+    """Sentences on both laws of each ratio, and on the one that gives the value."""
+    ratios = [
+        f"{trend.label}: {'; '.join(_tell_law(curve, law) for law in trend.laws)}; "
+        f"{f'used is “{trend.chosen}”' if trend.chosen else 'neither is used'}."
+        for trend in curve.trends
+        if trend.laws
+    ]
+    return " ".join([*ratios, FORMULA] if ratios else ["Too few sizes with three seeds for a law."])
+
+
+def _tell_law(curve: Curve, law: Law) -> str:
+    value = (
+        f"{numbers.format_measured(law.value, law.ci95)} ({numbers.interval(law.value, law.ci95)})"
+    )
+    paper, bound = _with_unit(curve.paper_size, curve.unit), ", at its bound" * law.at_bound
+    text = f"{law.name}, {value} at {paper}, exponent {law.exponent:.2g}{bound}"
+    check = law.held_out
+    if check is None or check.predicted is None or check.measured is None:
+        return text
+    verb = "predicts" if check.holds else "misses"
+    there = f"the {check.measured:.3g} run at {_with_unit(check.at, curve.unit)}"
+    return f"{text}, {verb} {there} from smaller sizes ({check.predicted:.3g})"
 
 
 def draw_curve(exhibit: Exhibit, printed: str) -> Iterator[tuple[str, bytes]]:

@@ -30,8 +30,6 @@ NAMES = {
     "git": "commit",
     "wall_s": "time",
     "corpora": "corpora, SHA-256",
-    "judged_again": "judged again",
-    "earlier_statistics": "earlier statistics",
 }
 
 ELSEWHERE = ("reference", "differences", "settings", "reused", "runs_s", "runs_processor_s", ASKED)

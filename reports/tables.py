@@ -30,12 +30,14 @@ class Grid:
         columns: heads of the columns.
         rows: label and one cell (or None) per column.
         printed: for each column, whether the paper prints any of its figures.
+        ours: for each column, what our figures are: measured, simulated, or both.
         remark: sentence about all figures, in place of the same words in every cell.
     """
 
     columns: list[str]
     rows: list[tuple[str, list[Cell | None]]]
     printed: list[bool]
+    ours: list[str]
     remark: str = ""
 
     def width(self, *, wrapped: bool = False) -> int:
@@ -55,7 +57,9 @@ class Grid:
         return max([mine + (paper + GAP if paper else 0), *map(len, head)])
 
 
-def grid(rows: Collection[Row], marked: Collection[str] = ()) -> Grid:
+def grid(
+    rows: Collection[Row], marked: Collection[str] = (), simulated: Collection[str] = ()
+) -> Grid:
     """Lay out rows as label by column, or otherwise if the page is too narrow.
 
     Tried in order: transposed; either with labels and heads of several lines; a list.
@@ -63,6 +67,7 @@ def grid(rows: Collection[Row], marked: Collection[str] = ()) -> Grid:
     Args:
         rows: the exhibit's rows.
         marked: hashes of runs that diverged or failed; cells resting on them are flagged.
+        simulated: columns whose figures are simulated.
     """
     places = {
         label: numbers.places_of(row.paper for row in rows if row.label == label)
@@ -70,7 +75,9 @@ def grid(rows: Collection[Row], marked: Collection[str] = ()) -> Grid:
     }
     repeated, remark = _remark(rows)
     cells = {
-        (row.label, _head(row)): _cell(row, places[row.label], marked, repeated) for row in rows
+        (row.label, _head(row)): _cell(row, places[row.label], marked, repeated)
+        | {"kind": "simulated" if str(row.column) in simulated else "measured"}
+        for row in rows
     }
     turned = {(column, label): cell for (label, column), cell in cells.items()}
     listed = {(f"{label} · {column}", ""): cell for (label, column), cell in cells.items()}
@@ -105,7 +112,8 @@ def _build_grid(cells: dict[tuple[str, str], Cell], remark: str) -> Grid:
     )
     body = [(label, [cells.get((label, column)) for column in columns]) for label in labels]
     printed = [any(c["paper"] for _, row in body if (c := row[at])) for at in range(len(columns))]
-    return Grid(columns, body, printed, remark)
+    kinds = [{c["kind"] for _, row in body if (c := row[at])} for at in range(len(columns))]
+    return Grid(columns, body, printed, [" or ".join(sorted(kind)) for kind in kinds], remark)
 
 
 def _unique_names(names: Iterable[str]) -> list[str]:

@@ -37,12 +37,13 @@ class Exhibits(list[Maker[Subject, Exhibit]]):
         needs: Sequence[str],
         label: str = "Beyond the paper",
         note: str = "",
+        simulated: Sequence[str] = (),
         **options: Any,
     ) -> Callable[..., Callable[[Subject, Runs], Exhibit]]:
-        """Decorate the function that yields a table's content."""
-        return self._declare(
-            Exhibit(id_, "table", title, note=note, paper_label=label), needs, options
-        )
+        """Decorate the function that yields a table's content; ``simulated`` names columns."""
+        columns = tuple(simulated)
+        table = Exhibit(id_, "table", title, note=note, paper_label=label, simulated=columns)
+        return self._declare(table, needs, options)
 
     def figure(
         self,

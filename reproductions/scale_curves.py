@@ -15,7 +15,7 @@ import numpy as np
 from harness.judge.comparison import describe_runs
 from harness.judge.curve import Curve, Trend
 from harness.judge.results import Exhibit, Row
-from harness.judge.scaling import Size, follow
+from harness.judge.scaling import LEAST_SEEDS, Size, follow
 from harness.judge.statistics import ratio_ci
 from reproductions.paper import Finished, Scaling
 from reproductions.run_metrics import hashes
@@ -49,8 +49,8 @@ def _has_ended(finished: Finished, at: float, seed: int) -> bool:
 def build_curve(scaling: Scaling, finished: Finished) -> Exhibit:
     """The exhibit of a curve: its runs, both laws, and the value at the paper's size.
 
-    A size counts once two of its seeds are finished; until all registered seeds are, the answer is
-    ``unclear``.
+    A size counts once three of its seeds are finished; until all registered seeds are, the answer
+    is ``unclear``.
     """
     entries, missing = scaling.entries, missing_seeds(scaling, finished)
     runs = [run for arms in finished.values() for run in arms.values()]
@@ -132,11 +132,11 @@ def _with_unit(text: str, unit: str) -> str:
 def _sizes(
     scaling: Scaling, finished: Finished, label: str, over: str, under: str
 ) -> Iterator[Size]:
-    """The sizes with at least two finished seeds, if all their runs ended."""
+    """The sizes with enough finished seeds, if all their runs ended."""
     for size in scaling.sizes:
         seeds = [seed for seed in size.seeds if (size.at, seed) in finished]
         groups = [finished[size.at, seed] for seed in seeds]
-        if len(seeds) > 1 and all(_has_ended(finished, size.at, seed) for seed in seeds):
+        if len(seeds) >= LEAST_SEEDS and all(_has_ended(finished, size.at, seed) for seed in seeds):
             pairs = tuple(
                 (scaling.rate(arms[over], over, label), scaling.rate(arms[under], under, label))
                 for arms in groups

@@ -32,7 +32,7 @@ class Extrapolation:
 
 @dataclass(frozen=True)
 class Law:
-    """``ratio = 1 + floor + factor n^-exponent``, fitted to all sizes.
+    """``ratio = 1 + floor + factor n^-exponent`` with a floor of at least 0, fitted to all sizes.
 
     Attributes:
         name: ``power``, which has no floor, or ``power above a floor``.
@@ -41,6 +41,7 @@ class Law:
         ci95: its 95% interval; None at an end if unknown.
         held_out: check on the largest size; None if the others are too few.
         line: size, ratio and ends of its interval, from the smallest size to the paper's.
+        at_bound: whether a parameter lies at a bound of its search; such a law is never chosen.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Law:
     ci95: Ends
     held_out: Extrapolation | None = None
     line: tuple[tuple[float | None, ...], ...] = ()
+    at_bound: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class Trend:
         label: its name; rows of the exhibit with this label have the ratios that were run.
         paper: the paper's ratio, at the paper's size; None if it prints none.
         laws: those with enough sizes.
-        chosen: name of the law that predicts the size held out better; empty if there is none.
+        chosen: name of the law that predicts the size held out better, of those not at a bound;
+            empty if there is none.
         word: its value at the paper's size against the band.
     """
 
@@ -92,7 +95,6 @@ class Curve:
         missing: registered seeds that were not run or of which a run diverged, by size; empty if
             the curve is whole.
         registered: SHA-256 of the registration.
-        changed_after_runs: of a curve that was registered anew after its runs, what was changed.
         core_hours: processor time of the runs; None if they do not have it.
     """
 
@@ -105,5 +107,4 @@ class Curve:
     trends: tuple[Trend, ...]
     missing: dict[str, int] = field(default_factory=dict[str, int])
     registered: str = ""
-    changed_after_runs: str = ""
     core_hours: float | None = None

@@ -101,6 +101,7 @@ class Exhibit:
         draw: options for drawing a figure; see ``reports.figures``.
         paper_label: its name in the paper, e.g. ``"Table 2"``.
         curve: of a claim over scale, its laws and its value at the paper's size.
+        simulated: of a table, the columns whose figures are simulated and not measured in training.
     """
 
     id: str
@@ -113,6 +114,7 @@ class Exhibit:
     draw: dict[str, Any] = field(default_factory=dict[str, Any])
     paper_label: str = ""
     curve: Curve | None = None
+    simulated: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -188,8 +190,6 @@ class Claim(Finite):
         undetermined: choice that the paper leaves open, if the answer depends on it.
         conditions: conditions of the paper's regime, each measured.
         cannot_fail: reason why it holds by construction, if it does.
-        changed_after_runs: of a claim that was judged anew after its runs, what was changed.
-        before: the verdict of before.
         runs: hashes of the runs it comes from.
         note: a sentence for the reader.
         parts: the quantities behind it; the first is the headline.
@@ -216,8 +216,6 @@ class Claim(Finite):
     undetermined: str = ""
     conditions: tuple[Condition, ...] = ()
     cannot_fail: str = ""
-    changed_after_runs: str = ""
-    before: str = ""
     runs: tuple[str, ...] = ()
     note: str = ""
     parts: tuple[Part, ...] = ()

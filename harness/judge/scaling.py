@@ -3,12 +3,13 @@
 Both laws are of the ratio's distance from 1, at size n::
 
     power                    ratio - 1 = c n^-a            0 <= a <= 3
-    power above a floor      ratio - 1 = f + c n^-a        0.1 <= a <= 3
+    power above a floor      ratio - 1 = f + c n^-a        0.1 <= a <= 3, f >= 0
 
 A law is the weighted least-squares fit of the ratios; a ratio r of S seeds has the weight S / r^2,
 as if every seed's logarithm scattered alike. For each exponent the rest is linear, so the exponent
 alone is searched, on a grid and then by golden section (variable projection: Golub and Pereyra,
-1973).
+1973). A fit with a parameter at a bound tells where the search ended and not what the law is: it
+is marked, and gives no value at the paper's size. A size with fewer than three seeds is left out.
 
 Intervals resample seeds. Every draw gives each seed a normal weight, the same at all sizes that the
 seed was run at, and each size the root of its own chi-squared divisor. Means of numerators and
@@ -37,11 +38,14 @@ from harness.judge.interval import Interval
 from harness.judge.statistics import LEVEL, Array
 
 DRAWS = 4000
-"""Draws of seeds behind an interval: its ends are then known to about 3% of its width; of sizes
-with two seeds, since means of two have long tails, to a quarter."""
+"""Draws of seeds behind an interval: its ends are then known to about 3% of its width."""
+LEAST_SEEDS = 3
+"""Seeds of a size: of fewer the means have such tails that no interval can be drawn."""
 LEAST_EXPONENT: Mapping[str, float] = {"power": 0.0, "power above a floor": 0.1}
 """Law -> its smallest exponent; below 0.1 a floor and a power cannot be told apart."""
 LARGEST_EXPONENT = 3.0
+AT_BOUND = 1e-6
+"""Distance of an exponent from an end of its search, far above what golden section leaves."""
 STEPS = 61
 GOLDEN_STEPS = 30
 LINE = 25
@@ -81,18 +85,21 @@ class Fit(NamedTuple):
         predicted: Array = 1.0 + self.floor + self.factor * at**-self.exponent
         return predicted
 
+    def is_at_bound(self, law: str) -> bool:
+        """Whether a parameter of the first data set lies at a bound of its search."""
+        exponent, least = self.exponent[0], LEAST_EXPONENT[law]
+        is_inside = least + AT_BOUND < exponent < LARGEST_EXPONENT - AT_BOUND
+        return bool(not is_inside or (law != "power" and self.floor[0] <= 0.0))
+
 
 def draw_ratios(sizes: Sequence[Size], draws: int = DRAWS, seed: int = 0) -> Array:
-    """Ratios [D, K] of K sizes in draws of the seeds; NaN at a size with one seed."""
+    """Ratios [D, K] of K sizes in draws of the seeds."""
     rng = stream(seed, "scaling")
     names = sorted({seed for size in sizes for seed in size.seeds})
     weights = dict(zip(names, rng.normal(size=(len(names), draws)), strict=True))
     columns: list[Array] = []
     for size in sizes:
         pairs, count = np.asarray(size.pairs, np.float64), len(size.seeds)
-        if count < 2:
-            columns.append(np.full(draws, math.nan))
-            continue
         normals = np.stack([weights[seed] for seed in size.seeds], axis=1)
         moved = normals @ (pairs - pairs.mean(axis=0)) / math.sqrt(count * (count - 1))
         moved /= np.sqrt(rng.chisquare(count - 1, draws) / (count - 1))[:, None]
@@ -124,13 +131,15 @@ def fit(at: Sequence[float], ratios: Array, weights: Array, law: str) -> Fit | N
     def solve(exponent: Array) -> tuple[Array, Array, Array]:
         """Misfit, factor at the middle and floor, each [D], for exponents [D]."""
         basis = (x / middle) ** -exponent[:, None]
-        inner = basis - _mean(basis, weights) if has_floor else basis
-        outer = y - _mean(y, weights) if has_floor else y
-        square = (weights * inner**2).sum(axis=1)
-        factor = (weights * inner * outer).sum(axis=1) / square
-        misfit = (weights * (outer - factor[:, None] * inner) ** 2).sum(axis=1)
-        floor = (_mean(y, weights) - factor[:, None] * _mean(basis, weights))[:, 0]
-        return misfit, factor, floor if has_floor else np.zeros_like(factor)
+        factor, floor = _slope(basis, y, weights), np.zeros(len(y))
+        if has_floor:
+            means = _mean(basis, weights), _mean(y, weights)
+            free = _slope(basis - means[0], y - means[1], weights)
+            height = (means[1] - free[:, None] * means[0])[:, 0]
+            is_above = height > 0.0  # elsewhere the best floor that is allowed is 0
+            factor, floor = np.where(is_above, free, factor), np.where(is_above, height, floor)
+        rest = y - floor[:, None] - factor[:, None] * basis
+        return (weights * rest**2).sum(axis=1), factor, floor
 
     grid = np.linspace(LEAST_EXPONENT[law], LARGEST_EXPONENT, STEPS)
     misfits = np.stack([solve(np.full(len(y), each))[0] for each in grid])
@@ -153,20 +162,22 @@ def follow(
 
     Args:
         label: of the ratio.
-        sizes: those that were run, ascending.
+        sizes: those that were run, ascending; one with too few seeds is left out.
         paper: the paper's size, and its own ratio if it prints one.
         band: the claim's.
-        whole: whether all registered sizes were run; until then the answer is ``unclear``.
+        whole: whether all registered sizes were run; until then the answer is ``unclear``, as it
+            is where a size is left out.
         draws: draws of the seeds.
     """
-    ratios = draw_ratios(sizes, draws) if sizes else np.zeros((draws, 0))
+    drawn = [size for size in sizes if len(size.seeds) >= LEAST_SEEDS]
+    whole = whole and len(drawn) == len(sizes)
+    ratios = draw_ratios(drawn, draws) if drawn else np.zeros((draws, 0))
     laws = tuple(
         fitted
         for law in LEAST_EXPONENT
-        if (fitted := _fit_law(law, sizes, ratios, paper[0])) is not None
+        if (fitted := _fit_law(law, drawn, ratios, paper[0])) is not None
     )
-    determined = [law for law in laws if law.value is not None]
-    chosen = min(determined, key=_misses, default=None)
+    chosen = min((law for law in laws if not law.at_bound), key=_misses, default=None)
     return Trend(
         label,
         paper[1],
@@ -194,6 +205,7 @@ def _fit_law(law: str, sizes: Sequence[Size], draws: Array, paper_size: float) -
         _ends(curves.predict(paper_size)),
         check,
         tuple((float(x), float(curve.predict(x)[0]), *_ends(curves.predict(x))) for x in line),
+        curve.is_at_bound(law),
     )
 
 
@@ -238,6 +250,12 @@ def _ends(draws: Array) -> tuple[float, float] | tuple[None, None]:
         return None, None
     low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
+
+
+def _slope(basis: Array, values: Array, weights: Array) -> Array:
+    """Weighted least-squares factor of a basis through the origin for each row, [D]."""
+    slope: Array = (weights * basis * values).sum(axis=1) / (weights * basis**2).sum(axis=1)
+    return slope
 
 
 def _mean(values: Array, weights: Array) -> Array:

@@ -145,6 +145,7 @@ def table2(subject: Subject, runs: Runs) -> Content:
     "Table 3",
     "Simulated for the paper's network and corpus size. The number of passes is "
     "where the stop rule ended our own training. One-pass time holds the rate search.",
+    simulated=("hours",),
 )
 def table3(subject: Subject, runs: Runs) -> Content:
     """Hours of training on the simulated server, for the paper's corpus and network."""
@@ -357,6 +358,7 @@ NEEDS = tuple(reading(name, n) for name in READINGS for n in COUNTS)
     note="The speed-up is of an earlier system of the authors, and the hours may include "
     "the rate search and evaluation. A is made from both figures, B from the hours; C is "
     "made from neither.",
+    simulated=("hours", "over one card", "over one worker"),
 )
 def readings(subject: Subject, runs: Runs) -> Content:
     """Hours of one pass and speed-up on four GPUs in each reading."""

@@ -315,6 +315,7 @@ def _frame_error(run: Run) -> float:
 @EXHIBITS.table(
     "p2.prediction", "Minutes an epoch and speed-up, beside the authors' own timings",
     (*ALL, "timing_16_every_20", "other_1", "other_16_every_20"), "Authors' timings",
+    simulated=("minutes", "speed-up"),
 )  # fmt: skip
 def prediction(subject: Subject, runs: Runs) -> Content:
     """Minutes an epoch and speed-up beside the authors' timings."""

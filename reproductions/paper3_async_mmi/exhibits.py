@@ -344,6 +344,7 @@ AGES = {
     tuple(f"timing {n}" for n in REPLICAS),
     note="32 slots, utterances of 240 frames of which 15% are kept, 26.7 MB of parameters "
     "over a gigabit a second to every machine, which the paper does not say.",
+    simulated=("outer, s", "outer, updates", "inner, s", "inner, updates", "updates a second"),
 )  # fmt: skip
 def lags(subject: Subject, runs: Runs) -> Content:
     """The paper's own sizes on its cluster: ages of gradients by replicas, simulated."""

@@ -1,7 +1,6 @@
 """Claims as data to print, and written words that must fit their verdicts."""
 
 import math
-import re
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,7 @@ from harness.judge.parts import Precondition, Quantity, claim_of
 from harness.judge.results import Results
 from harness.judge.statistics import mean_ci
 from reports import build
-from reports.claims import draw_part, explain_bearing, find_deciding, row_of_claim
+from reports.claims import explain_bearing, find_deciding, row_of_claim
 from reports.factors import with_factors
 from reports.reference_terms import PAPER
 from reports.written import read_reasons, read_summary, summarise
@@ -88,17 +87,6 @@ def test_logarithms_are_printed_as_factors_with_the_same_answer():
     results = Results("p", "laptop", "c", (), {}, (), (claim(quantity),))
     (part,) = row_of_claim(with_factors(results).claims[0], PAPER)["parts"]
     assert (part["needed"], part["measured"], part["here"]) == ("above 1", "2.00", "holds")
-
-
-def test_a_picture_has_band_interval_and_the_papers_value_in_their_order():
-    part = claim(Quantity("", 0.5, mean_ci([1.2, 1.25, 1.23]), rule_at_most(1.0))).parts[0]
-    picture = draw_part(part)
-    left, width = map(float, re.findall(r'rect x="([\d.]+)" y="1" width="([\d.]+)"', picture)[0])
-    low, high = map(float, re.findall(r"M([\d.]+) 6H([\d.]+)", picture)[0])
-    (value,) = map(float, re.findall(r'cx="([\d.]+)"', picture))
-    (paper,) = map(float, re.findall(r"M([\d.]+) 2.2l", picture))
-    assert left == 0.0 < paper < width < low < value < high < 100.0
-    assert draw_part(replace(part, band=None)) == ""
 
 
 def results_of(folder, text, verdict="contradicted"):

@@ -40,9 +40,9 @@ band = { at_most = 1.08 }
 laws = ["power", "power above a floor"]
 held_out = 8
 sizes = [
-    { at = 2, corpus = "mandarin-like@4", seeds = [71, 72], core_minutes = 6 },
-    { at = 4, corpus = "mandarin-like@8", seeds = [71, 72], core_minutes = 30 },
-    { at = 8, corpus = "mandarin-like@12", seeds = [71, 72], core_minutes = 60 },
+    { at = 2, corpus = "mandarin-like@4", seeds = [71, 72, 73], core_minutes = 6 },
+    { at = 4, corpus = "mandarin-like@8", seeds = [71, 72, 73], core_minutes = 30 },
+    { at = 8, corpus = "mandarin-like@12", seeds = [71, 72, 73], core_minutes = 60 },
 ]
 """
 
@@ -112,7 +112,7 @@ def test_missing_runs_are_executed_and_found_again_without_a_corpus(scaling, out
     assert exhibit.curve.missing == {}
     # By hand: ratio - 1 = at^-0.5, and a little more for odd seeds.
     assert [row.measured for row in exhibit.rows][:2] == pytest.approx(
-        [1 + 2**-0.5 + 0.0005, 1.5 + 0.0005], abs=1e-5
+        [1 + 2**-0.5 + 0.002 / 3, 1.5 + 0.002 / 3], abs=1e-5
     )
     law = exhibit.curve.trends[0].law
     assert law is not None
@@ -124,9 +124,9 @@ def test_missing_runs_are_executed_and_found_again_without_a_corpus(scaling, out
 def test_spent_budget_leaves_a_report_that_says_what_is_missing(scaling, tmp_path, capsys):
     with pytest.raises(KeyboardInterrupt):
         reproduce_curve(paper(scaling), scaling, means(tmp_path / "out", 1e-9))
-    assert "p9.scaling: about 3.2 core-hours are left" in capsys.readouterr().err
+    assert "p9.scaling: about 4.8 core-hours are left" in capsys.readouterr().err
     (exhibit,) = read_results(tmp_path / "out" / "results.json").exhibits
-    assert exhibit.note.startswith("Sizes run: none; not run: 2 h (2), 4 h (2), 8 h (2).")
+    assert exhibit.note.startswith("Sizes run: none; not run: 2 h (3), 4 h (3), 8 h (3).")
 
 
 def test_every_size_gets_a_seed_before_one_gets_its_second(scaling, tmp_path, monkeypatch):
@@ -138,7 +138,7 @@ def test_every_size_gets_a_seed_before_one_gets_its_second(scaling, tmp_path, mo
 
     monkeypatch.setattr(curve_runs, "_execute_seed", note)
     curve_runs.execute_missing(scaling, means(tmp_path))
-    assert order == [(2, 71), (4, 71), (8, 71), (2, 72), (4, 72), (8, 72)]
+    assert order == [(at, seed) for seed in (71, 72, 73) for at in (2, 4, 8)]
 
 
 def test_partial_curve_is_unclear_and_says_so(scaling, finished):
@@ -147,10 +147,10 @@ def test_partial_curve_is_unclear_and_says_so(scaling, finished):
     assert curve is not None
     assert curve.missing == {"8": 1}
     assert [trend.word for trend in curve.trends] == ["unclear"]
-    assert "8 h (1 seed); not run: 8 h (1)." in describe_progress(scaling, some)
+    assert "8 h (2 seeds); not run: 8 h (1)." in describe_progress(scaling, some)
     assert estimate_core_hours(scaling, some) == pytest.approx(1.0)
     told = extrapolation.summarise(build_curve(scaling, some), "It")
-    assert "so far 2 h (2 of 2 seeds) and 4 h (2 of 2 seeds)" in told
+    assert "so far 2 h (3 of 3 seeds) and 4 h (3 of 3 seeds)" in told
     assert "Not run yet: 8 h." in told
 
 
@@ -183,7 +183,7 @@ def test_published_runs_are_taken_where_the_store_lacks_them(scaling, out, tmp_p
     (told,) = find_curves(paper(scaling), "smoke", fresh, tmp_path / "published")
     assert told.curve == read_results(out / "results.json").exhibits[0].curve
     read_published(folder, fresh)
-    assert len(find_finished(scaling, fresh.runs())) == 6
+    assert len(find_finished(scaling, fresh.runs())) == 9
     assert find_curves(paper(scaling), "smoke", fresh, tmp_path)[0].curve == told.curve
     assert find_curves(paper(scaling), "laptop", fresh, tmp_path / "published") == []
 
@@ -197,15 +197,15 @@ def test_curve_is_published_with_its_runs_and_replaced_when_it_has_grown(scaling
     more = Exhibit("p9.more", "table", "Of the same runs", (Row("a", "b", None, 2.0),))
     scaling = replace(scaling, further={"p9.more": lambda finished: more})
     for _ in range(2):
-        assert publish_curve(scaling, out, there) == 12
+        assert publish_curve(scaling, out, there) == 18
         second, further, first = read_results(there / "results.json").exhibits
         assert (replace(further, files=()), replace(first, files=())) == (more, table)
         assert second.curve == results.exhibits[0].curve
         lines = (there / "runs.csv").read_text().splitlines()
-        assert sum(line.startswith("p9.scaling 1,") for line in lines) == 13  # and the usual values
+        assert sum(line.startswith("p9.scaling 1,") for line in lines) == 19  # and the usual values
     kept = Store(tmp_path / "kept")
     read_published(there, kept)
-    assert len(kept.runs()) == 12
+    assert len(kept.runs()) == 18
     assert (there / "report.pdf").exists()
 
 

@@ -26,6 +26,7 @@ from scipy import optimize, stats
 LEVEL, ALPHA, EVEN_CHANCE = 0.95, 0.05, 0.5
 EXACT_POINTS = 7
 DRAWS, EXPONENTS = 8000, 61
+FEWEST, BOUND = 3, 1e-5
 APART = 0.0125
 """Share of draws by which the ends of a law's interval may differ: four standard errors."""
 LINE = (-math.inf, math.inf)
@@ -349,10 +350,13 @@ def entries_of(results):
 
 
 def fit_law(name, sizes, ratios, weights):
-    """Least squares of ``ratio = 1 + floor + factor n^-exponent``; None if sizes are too few."""
+    """Least squares of ``ratio = 1 + floor + factor n^-exponent``, and whether it is at a bound.
+
+    None if sizes are too few.
+    """
     has_floor = name == "power above a floor"
     if len(sizes) < 2 + has_floor:
-        return None
+        return None, True
     roots = np.sqrt(np.asarray(weights))
     distances = np.asarray(ratios) - 1.0
 
@@ -361,6 +365,9 @@ def fit_law(name, sizes, ratios, weights):
         basis = np.stack(columns, axis=1) * roots[:, None]
         scale = np.linalg.norm(basis, axis=0)  # small powers of large sizes
         found = np.linalg.lstsq(basis / scale, distances * roots, rcond=None)[0] / scale
+        if has_floor and found[1] <= 0.0:  # the best of what is allowed has none
+            power = basis[:, 0]
+            found = np.array([power @ (distances * roots) / (power @ power), 0.0])
         return float(np.sum((basis @ found - distances * roots) ** 2)), found
 
     tried = np.linspace(0.1 if has_floor else 0.0, 3.0, 301)
@@ -370,7 +377,8 @@ def fit_law(name, sizes, ratios, weights):
         lambda each: solve(each)[0], bounds=ends, method="bounded", options={"xatol": 1e-10}
     ).x
     found = [*solve(exponent)[1], 0.0]
-    return lambda size: 1.0 + found[1] + found[0] * size**-exponent
+    is_inside = tried[0] + BOUND < exponent < tried[-1] - BOUND and (found[1] > 0 or not has_floor)
+    return (lambda size: 1.0 + found[1] + found[0] * size**-exponent), not is_inside
 
 
 def draw_ratios(rows):
@@ -395,11 +403,15 @@ def predict_draws(name, sizes, drawn, weights, at):
     def fit(exponents):
         """Misfit and value, [D], with exponents [D]; the power is 1 at the wanted size."""
         powers = relative ** -exponents[:, None]
-        middle, centre = ((share * of).sum(axis=1) * has_floor for of in (powers, wanted))
-        apart, off = powers - middle[:, None], wanted - centre[:, None]
-        factor = (share * apart * off).sum(axis=1) / (share * apart**2).sum(axis=1)
-        misfit = (share * (off - factor[:, None] * apart) ** 2).sum(axis=1)
-        return misfit, 1.0 + factor * (1.0 - middle) + centre
+        fits = []
+        for is_centred in [True, False][1 - has_floor :]:
+            middle, centre = ((share * of).sum(axis=1) * is_centred for of in (powers, wanted))
+            apart, off = powers - middle[:, None], wanted - centre[:, None]
+            factor = (share * apart * off).sum(axis=1) / (share * apart**2).sum(axis=1)
+            misfit = (share * (off - factor[:, None] * apart) ** 2).sum(axis=1)
+            fits.append((centre - factor * middle, misfit, 1.0 + factor * (1.0 - middle) + centre))
+        floor, *free = fits[0]  # a floor below 0 is not allowed
+        return [np.where(floor >= 0.0, a, b) for a, b in zip(free, fits[-1][1:], strict=True)]
 
     tried = np.linspace(0.1 if has_floor else 0.0, 3.0, EXPONENTS)
     best = np.argmin([fit(np.full(len(drawn), each))[0] for each in tried], axis=0)
@@ -443,6 +455,9 @@ def curve_differences_of(exhibit, tolerance=1e-4):
     curve, lines = exhibit["curve"], []
     for trend in curve["trends"]:
         rows = [r for r in exhibit["rows"] if r["label"] == trend["label"] and r.get("sample")]
+        if any(len(row["sample"]["values"]) < FEWEST for row in rows):
+            lines.append(f"{exhibit['id']}: {trend['label']}: a size with fewer than three seeds")
+            continue
         sizes = [row["column"] for row in rows]
         ratios = [value_of(row).mean for row in rows]
         weights = [
@@ -451,8 +466,11 @@ def curve_differences_of(exhibit, tolerance=1e-4):
         misses = {}
         for law in trend["laws"]:
             where, held = f"{exhibit['id']}: {trend['label']}, {law['name']}", law["held_out"]
-            value = fit_law(law["name"], sizes, ratios, weights)(curve["paper_size"])
-            shorter = fit_law(law["name"], sizes[:-1], ratios[:-1], weights[:-1])
+            found, is_at_bound = fit_law(law["name"], sizes, ratios, weights)
+            shorter, _ = fit_law(law["name"], sizes[:-1], ratios[:-1], weights[:-1])
+            value = found(curve["paper_size"])
+            if is_at_bound != law["at_bound"]:
+                lines.append(f"{where}: published as at its bound {law['at_bound']}")
             if not math.isclose(value, law["value"], rel_tol=tolerance):
                 lines.append(f"{where}: {value}, published {law['value']}")
             if (shorter is None) != (held is None):
@@ -466,6 +484,8 @@ def curve_differences_of(exhibit, tolerance=1e-4):
                     lines.append(f"{where}: {predicted} held out, published {held['predicted']}")
                 if predicted > 0:
                     misses[law["name"]] = abs(math.log2(ratios[-1] / predicted))
+            if is_at_bound:
+                del misses[law["name"]]
         chosen = min(misses, key=misses.get, default="")
         if chosen != trend["chosen"]:
             lines.append(f"{exhibit['id']}: {trend['label']}: {chosen} is nearer")

@@ -43,12 +43,13 @@ def test_two_sizes_give_the_line_through_their_logarithms():
     assert found.predict(50.0)[0] == pytest.approx(1.0 + 0.4 * 5.0**-a, rel=1e-7)
 
 
-@pytest.mark.parametrize(("floor", "factor"), [(0.2, 1.1), (-0.1, 0.5), (0.1, -0.3)])
+@pytest.mark.parametrize(("floor", "factor"), [(0.2, 1.1), (0.1, -0.3)])
 def test_floor_without_noise_is_found(floor, factor):
     found = fitted(exact({at: 1.0 + floor + factor * at**-0.6 for at in AT}), "power above a floor")
     assert found.floor[0] == pytest.approx(floor, abs=1e-6)
     assert found.exponent[0] == pytest.approx(0.6, rel=1e-5)
     assert found.predict(1e9)[0] == pytest.approx(1.0 + floor, abs=1e-5)
+    assert not found.is_at_bound("power above a floor")
 
 
 def test_weighted_fit_is_that_of_a_general_minimiser():
@@ -136,10 +137,27 @@ def test_law_that_misses_the_size_held_out_answers_nothing():
     assert trend.word == "unclear"
 
 
-def test_one_seed_has_no_interval():
-    trend = follow(
-        "", exact({at: 1.0 + at**-0.5 for at in AT}, (1,)), (500.0, None), Rule(high=1.08)
-    )
-    assert trend.law is not None
-    assert trend.law.ci95 == (None, None)
-    assert trend.word == "unclear"
+def test_a_floor_below_zero_is_held_at_zero_and_such_a_law_is_not_chosen():
+    # The ratio falls to 0.9 far out: a floor that is allowed leaves the power law's own fit.
+    sizes = exact({at: 0.9 + 0.9 * at**-0.3 for at in AT})
+    trend = follow("", sizes, (500.0, None), Rule(high=1.08), draws=400)
+    power, law = trend.laws
+    assert (law.floor, law.at_bound, power.at_bound, trend.chosen) == (0.0, True, False, "power")
+    assert (law.factor, law.exponent) == pytest.approx((power.factor, power.exponent), rel=1e-6)
+
+
+@pytest.mark.parametrize("ratio", [lambda at: 1.3, lambda at: 1.0 + 0.5 * at**-4.0])
+def test_an_exponent_at_the_end_of_its_search_is_marked_and_answers_nothing(ratio):
+    sizes = exact({at: ratio(at) for at in AT})
+    trend = follow("", sizes, (500.0, None), Rule(high=1.08), draws=400)
+    assert trend.laws[0].at_bound
+    assert trend.chosen != "power"
+
+
+def test_a_size_with_two_seeds_is_left_out_and_the_answer_is_unclear():
+    ratios = {at: 1.0 + 1.6 * at**-0.8 for at in AT}
+    few = [*exact(ratios)[:-1], *exact({AT[-1]: 9.0}, (1, 2))]
+    trend = follow("", few, (500.0, None), Rule(high=1.08), draws=400)
+    (power, _), word = trend.laws, trend.word
+    assert (power.value, word) == (pytest.approx(1.0 + 1.6 * 500.0**-0.8, rel=1e-6), "unclear")
+    assert follow("", exact(ratios, (1, 2)), (500.0, None), Rule(high=1.08)).laws == ()
