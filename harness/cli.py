@@ -227,7 +227,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "kaldi data/train --lexicon data/lang/lexicon.txt --front-end log_mel --out MINE",
     ),
     "lagbench corpus align": ("words --out realigned --leaves 200",),
-    "lagbench corpus knobs": ("mandarin-like --epochs 2",),
     "lagbench corpus fetch": ("fsdd",),
     "lagbench train": (
         "async-averaged",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
-import io
 import os
 import shutil
 import tarfile
 import tempfile
 import urllib.request
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -16,7 +17,6 @@ from typing import IO
 
 from data_synth.storage import new_folder
 from harness.base.errors import UserError
-from harness.base.settings import open_gzip
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,11 @@ def unpack(archive: IO[bytes], source: Source, folder: Path) -> None:
     Links and devices are left out, as are names that lead up.
 
     Raises:
-        UserError: it is no whole archive, or unpacks to more than any recordings do.
+        UserError: it is no whole archive.
     """
-    size = archive.seek(0, io.SEEK_END)
     archive.seek(0)
     try:
-        # `open_gzip` bounds the unpacked size, so that a small archive cannot fill the disk.
-        with tarfile.open(fileobj=open_gzip(archive, size), mode="r|") as tar:
+        with tarfile.open(fileobj=gzip.GzipFile(fileobj=archive), mode="r|") as tar:
             for member in tar:
                 place = _place(member, source, folder)
                 data = tar.extractfile(member) if place else None
@@ -128,7 +126,7 @@ def unpack(archive: IO[bytes], source: Source, folder: Path) -> None:
                     place.parent.mkdir(parents=True, exist_ok=True)
                     with place.open("wb") as file:
                         shutil.copyfileobj(data, file)
-    except (OSError, EOFError, tarfile.TarError, ValueError) as error:
+    except (OSError, EOFError, tarfile.TarError, ValueError, zlib.error) as error:
         reason = f"not a whole archive: {(str(error) or repr(error)).splitlines()[0]}"
         raise UserError(
             f"corpus {source.name}: {source.url} could not be fetched ({reason})"

@@ -10,6 +10,7 @@ kaldiio unpickles and executes. Here a table names a file of numbers.
 
 from __future__ import annotations
 
+import gzip
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,6 @@ from data_synth.features import FRONT_ENDS, SHIFT_S
 from data_synth.recorded import READERS, read_lines
 from data_synth.tree import SILENCE
 from harness.base.errors import UserError
-from harness.base.settings import open_gzip
 
 __all__ = [
     "SILENCE_PHONES",
@@ -93,8 +93,7 @@ def archive(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     """
     from kaldiio.matio import read_token
 
-    with path.open("rb") as packed:
-        file = io.BytesIO(open_gzip(packed, path.stat().st_size).read())
+    file = io.BytesIO(gzip.decompress(path.read_bytes()))
     while (key := read_token(file)) is not None:
         yield key, _numbers(file)
 

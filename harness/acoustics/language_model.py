@@ -14,8 +14,9 @@ different pronunciations of one word.
 
 from __future__ import annotations
 
-import io
+import gzip
 import math
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,6 @@ from typing import Any
 import numpy as np
 
 from harness.base.errors import UserError
-from harness.base.settings import open_gzip
 
 BEGIN, END, UNKNOWN = "<s>", "</s>", "<unk>"
 
@@ -195,13 +195,12 @@ def read_arpa(path: Path) -> LanguageModel:
             another number of n-grams than it announces.
     """
     try:
-        with path.open("rb") as raw:
-            size = path.stat().st_size
-            file = open_gzip(raw, size) if path.suffix == ".gz" else raw
-            return _Reader(path).model(io.TextIOWrapper(file, encoding="utf-8"))
+        opener: Any = gzip.open if path.suffix == ".gz" else open
+        with opener(path, "rt", encoding="utf-8") as lines:
+            return _Reader(path).model(lines)
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8 text; an ARPA file must be") from None
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
 
 

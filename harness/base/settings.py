@@ -14,26 +14,22 @@ Example:
     Wire(latency_s=1e-06)
 
 Settings of one physical quantity share one range (`rate`, `duration`, `size`, `ratio`), so that a
-typing slip cannot give an endless duration. Input files are regular text files of bounded size;
-gzip streams have a bounded unpacked size.
+typing slip cannot give an endless duration. Input files are regular text files of bounded size.
 """
 
 from __future__ import annotations
 
-import gzip
 import inspect
-import io
 import math
 import re
 import stat
 import tomllib
 import types
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from harness.base.errors import UserError, name_error
 
@@ -514,10 +510,6 @@ def round_to(value: float, digits: int, width: float = math.inf) -> float:
 
 MOST_BYTES = 16 * 2**20
 
-MOST_TIMES, AT_LEAST = 200, 64 * 2**20
-"""Largest unpacked size of a gzip stream: this multiple of the packed size, or this many bytes.
-Text and audio unpack to about ten times their size, a decompression bomb to a thousand times."""
-
 
 def text_of(path: str | Path, where: str = "") -> str:
     """The text of a file, without a byte order mark.
@@ -546,39 +538,6 @@ def text_of(path: str | Path, where: str = "") -> str:
         raise UserError(f"{name}: not a text file in UTF-8") from error
     except ValueError as error:  # a null byte in the name
         raise UserError(f"{name!r}: cannot read the file ({error})") from error
-
-
-def open_gzip(packed: IO[bytes], size: int) -> io.BufferedReader:
-    """Open a gzip stream, which is unpacked as it is read.
-
-    Args:
-        packed: the packed bytes, from their beginning.
-        size: number of packed bytes.
-
-    Returns:
-        A stream. Reading it raises an `OSError` or an `EOFError` if the bytes are damaged, or if
-        they unpack to more than the larger of `AT_LEAST` and `MOST_TIMES` times ``size`` bytes.
-    """
-    return io.BufferedReader(_GzipReader(packed, size), 1 << 16)
-
-
-class _GzipReader(io.RawIOBase):
-    def __init__(self, packed: IO[bytes], size: int) -> None:
-        self._file = gzip.GzipFile(fileobj=packed, mode="rb")
-        self._most = self._left = max(AT_LEAST, MOST_TIMES * size)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        try:
-            count = self._file.readinto(buffer)
-        except zlib.error as error:
-            raise OSError(str(error)) from error
-        self._left -= count
-        if self._left < 0:
-            raise OSError(f"it unpacks to more than {self._most >> 20} MiB")
-        return count
 
 
 LEAST_RATE, GREATEST_RATE = 1e-6, 1e21

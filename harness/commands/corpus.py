@@ -214,26 +214,10 @@ def _read_valid_arpa(path: Path | None) -> bytes | None:
     return path.read_bytes()
 
 
-def _configure_knobs(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("preset", help="a continuous preset, e.g. mandarin-like")
-    verb.add_argument("--epochs", type=whole(), default=6)
-
-
-def _knobs(arguments: argparse.Namespace) -> int:
-    from data_synth.presets import PRESETS, table
-    from data_synth.validate import Effort
-
-    if arguments.preset not in PRESETS:
-        raise name_error("corpus knobs", arguments.preset, PRESETS)
-    table(arguments.preset, Effort(epochs=arguments.epochs), lambda line: print(line, flush=True))
-    return 0
-
-
 VERBS = {
     "make": (_configure_make, _make, "make a corpus of a preset, or of fetched recordings"),
     "validate": (_configure_validate, _validate, "linear, shallow and deep frame error"),
     "import": (_configure_import, _import, "a corpus of a Kaldi data directory"),
     "align": (_configure_align, _align, "align transcripts from a flat start, with tied states"),
-    "knobs": (_configure_knobs, _knobs, "measure what each knob of a preset does, in Markdown"),
     "fetch": (_configure_fetch, _fetch, "download the recordings of a public corpus"),
 }

@@ -189,13 +189,11 @@ class Call:
             for line in idle_lines(run for cell in cells for run in cell.runs):
                 self.say(line)
 
-    def advise(
-        self, grid: Grid, budget: float | None = None, exhaustive: bool = False
-    ) -> AdviceOutcome:
+    def advise(self, grid: Grid, budget: float | None = None) -> AdviceOutcome:
         """Search the method and number of workers of a grid that reach the target first."""
         grid = self.prepare(grid)
         plan = make_plan(grid, self.settings.target, budget)
-        outcome = AdviceSearch(plan, grid, self.runner, exhaustive).run()
+        outcome = AdviceSearch(plan, grid, self.runner).run()
         self.say_idle(outcome.cells)
         return outcome
 

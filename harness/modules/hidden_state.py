@@ -16,7 +16,7 @@ import hashlib
 import operator
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -292,15 +292,21 @@ def _function_places(
         elif _is_full(cell) and not isinstance(cell.cell_contents, type | nn.Module):
             yield _member(cell, "cell_contents", name, variable(function, name))
     variables = function.__globals__
-    steps = list(dis.get_instructions(function.__code__))
-    stored = {step.argval for step in steps if step.opname == "STORE_GLOBAL"}
-    loaded = {step.argval for step in steps if step.opname == "LOAD_GLOBAL"}
+    stored, loaded = _globals_in(function.__code__)
     for name in sorted((stored | loaded) & variables.keys()):
         value = variables[name]
         if isinstance(value, FunctionType):
             yield from _function_places(value, past)
         elif name in stored or not isinstance(value, type | nn.Module | ModuleType):
             yield _attribute(variables, name, name, variable(variables, name))
+
+
+@functools.lru_cache(maxsize=1024)
+def _globals_in(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """The names of globals that code stores, and of those that it loads."""
+    steps = list(dis.get_instructions(code))
+    stored = frozenset(step.argval for step in steps if step.opname == "STORE_GLOBAL")
+    return stored, frozenset(step.argval for step in steps if step.opname == "LOAD_GLOBAL")
 
 
 def _is_library(code: type | FunctionType) -> bool:

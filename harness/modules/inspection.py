@@ -46,7 +46,7 @@ APART = 1e-3
 """Largest relative difference between two computations that are taken to be the same."""
 
 FURTHER = 3
-"""Calls after the first one in which writes are seen."""
+"""Calls after the first one in which writes of buffers are seen."""
 
 Run = Callable[[Value, Value], Any]
 """A module's outputs for inputs and targets."""
@@ -127,9 +127,10 @@ def _run_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> Insp
     if not _find_leaves(total) <= set(module.parameters()):
         mistake = "depends on parameters that are not the model's, which would not be trained"
         raise UserError(f"loss: {mistake}; allowed: registered parameters, with loss='model'")
-    with preserve_generators(), torch.enable_grad():
-        for _ in range(FURTHER):
-            run(x, targets)
+    if any(True for _ in module.buffers()):
+        with preserve_generators(), torch.enable_grad():
+            for _ in range(FURTHER):
+                run(x, targets)
     changing = find_changed_buffers(module, before)
     with preserve_generators(), torch.no_grad():
         classes = find_classes(loss, outputs, unwrap(targets))
@@ -189,7 +190,7 @@ def try_metrics(
     """Evaluate all metrics once on some examples, to find mistakes before training.
 
     Args:
-        module: the module, left unchanged.
+        module: the module, put into evaluation mode.
         metrics: metrics by name.
         x: inputs ``[B, ...]``, or several.
         targets: ``[B, ...]``, or several.
@@ -199,11 +200,9 @@ def try_metrics(
     Raises:
         UserError: a metric fails, or does not return one number.
     """
-    if not metrics:
-        return
     with preserve_generators():
         with _name_failure(data or "model", len(x), ""):
-            outputs = call.run_on_copies(copy_module(module).eval(), x, targets)
+            outputs = call.run_on_copies(module.eval(), x, targets)
         for name, metric in metrics.items():
             with _name_failure(data or f"metric: {name}", len(x), ""):
                 score: Any = metric(outputs, unwrap(targets))

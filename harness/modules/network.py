@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import compress
 from math import prod
 from typing import Any, Literal, NamedTuple, cast
@@ -133,13 +133,13 @@ class ModuleNetwork(RuledNetwork):
         self._axes = axes
         self.call = Call.from_module(self.module, needs_labels=loss is own_loss)
         self.parameters = Parameters.from_module(self.module)
-        self._trained = list(trainable_parameters(self.module).values())
-        self._inputs = tuple(self._trained)
+        self._trained = tuple(trainable_parameters(self.module).values())
         self.sizes = self.parameters.lengths
         self.unused: Unused = []
         self._unused_at_once: list[int] | None = None
         self._views: dict[int, Sequence[Tensor]] = {}
-        self._take_gradients()  # clears gradients that the user's module had
+        for parameter in self._trained:  # gradients that the user's module had
+            parameter.grad = None
         tables = {id(m.weight) for m in self.module.modules() if isinstance(m, nn.Embedding)}
         self._matrices = [p.dim() == 2 and id(p) not in tables for p in self._trained]
         scalar = grad_and_value(self._loss_at)
@@ -355,29 +355,31 @@ class ModuleNetwork(RuledNetwork):
         module = self.bind_parameters(stack[w])
         bound = self.buffers.bind(self._state, w)
         with torch.enable_grad():
-            loss = self._go_back(module, x, targets)
-        torch.cat(self._take_gradients(), out=out[w])
+            loss = self.loss_of(module, x, targets)
+            # `loss.backward()` without its checks, which take as long as several small layers.
+            gradients: Sequence[Tensor | None] = _run_backward(
+                *((loss,), (_unit(loss.dtype, loss.device),), False, False, self._trained),
+                allow_unreachable=True,
+                accumulate_grad=False,
+            )
+        self.unused.append([k for k, gradient in enumerate(gradients) if gradient is None])
+        pairs = zip(gradients, self._trained, strict=True)
+        torch.cat([_flatten(gradient, parameter) for gradient, parameter in pairs], out=out[w])
         self.buffers.write_back(self._state, w, bound)
-        return loss
-
-    def _go_back(self, module: nn.Module, x: Value, targets: Value) -> Tensor:
-        """Add the gradient of the loss to those of the parameters; returns the loss."""
-        loss = self.loss_of(module, x, targets)
-        # `loss.backward()` without its checks, which take as long as several small layers.
-        _run_backward(
-            *((loss,), (torch.ones_like(loss),), False, False, self._inputs),
-            allow_unreachable=True,
-            accumulate_grad=True,
-        )
         return loss.detach()
 
-    def _take_gradients(self) -> list[Tensor]:
-        """Remove and return the flat gradients of a backward pass; zeros for unused parameters."""
-        self.unused.append([k for k, p in enumerate(self._trained) if p.grad is None])
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained]
-        for parameter in self._trained:
-            parameter.grad = None
-        return [g.to_dense().flatten() if g.is_sparse else g.flatten() for g in gradients]
+
+def _flatten(gradient: Tensor | None, parameter: Tensor) -> Tensor:
+    """A gradient as a vector; zeros for a parameter without one."""
+    if gradient is None:
+        return parameter.new_zeros(parameter.numel())
+    return gradient.to_dense().flatten() if gradient.is_sparse else gradient.flatten()
+
+
+@lru_cache(maxsize=8)
+def _unit(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The derivative of a loss by itself."""
+    return torch.ones((), dtype=dtype, device=device)
 
 
 _run_backward = cast(Callable[..., Any], cast(Any, torch.autograd.graph)._engine_run_backward)
@@ -510,7 +512,10 @@ def preserve_generators() -> Generator[None]:
 
 def seed_generators(seed: int) -> None:
     """Seed the global generators of `torch`, `numpy` and `random` with ``seed``, of 63 bits."""
-    torch.manual_seed(seed)  # pyright: ignore[reportUnknownMemberType]
+    # `torch.manual_seed` formats this thread's stack for each kind of device that is not there.
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 

@@ -59,6 +59,9 @@ from harness.networks.contract import Minibatch, upload
 TRIED = 256
 """About this many examples, evenly spaced, try the metrics before training."""
 
+METRIC = "metric: "
+"""What precedes the name of a metric in messages."""
+
 
 class ModuleParts(HasIdentity):
     """A module, its loss, its data and its metrics.
@@ -181,16 +184,15 @@ class ModuleParts(HasIdentity):
         with self.name_keys():
             inspection = inspect_module(_to_device(module, device), self.loss, batch.x, batch.y)
             call = Call.from_module(module, needs_labels=self.loss is own_loss)
-            try_metrics(_to_device(module, device), self.metrics, scored.x, scored.y, call)
+            metrics = {f"{METRIC}{name}": metric for name, metric in self.metrics.items()}
+            parts = {"model": _to_device(module, device), "loss": self.loss, **metrics}
+            varying = refuse_hidden_state(parts, partial(_call_parts, call, batch, scored))
             for name, data in {"dev": self.dev, "test": self.test}.items():
                 if data is not None and _looks_else(data, self.train):
                     rows = data.spread(TRIED).to(device, floats)
                     functions = {"loss": self.loss, **self.metrics}
-                    copied = _to_device(module, device)
+                    copied = copy_module(module).to(device)
                     try_metrics(copied, functions, rows.x, rows.y, call, data=name)
-            metrics = {f"metric: {name}": metric for name, metric in self.metrics.items()}
-            parts = {"model": _to_device(module, device), "loss": self.loss, **metrics}
-            varying = refuse_hidden_state(parts, partial(_call_parts, call, batch, scored))
         if not isinstance(self.model, nn.Module):
             varying |= find_made(self.model, module, partial(self._make, self.model, 0))
         for name in sorted(varying - VARYING):
@@ -286,6 +288,9 @@ def _call_parts(
         scored: examples for the metrics.
         parts: the model, the loss and the metrics, changed.
         is_changed: whether to repeat half of the examples in place of the rest.
+
+    Raises:
+        UserError: see `try_metrics`.
     """
     if is_changed:  # each second one twice, as a metric may need examples of all classes
         examples, scored = (e.take(np.arange(len(e)) // 2 * 2) for e in (examples, scored))
@@ -297,10 +302,8 @@ def _call_parts(
         outputs = call.run_on_copies(module, examples.x, examples.y)
         parts["loss"](outputs, unwrap(examples.y)).backward()
     module.zero_grad()
-    with preserve_generators(), torch.no_grad():
-        outputs = call.run_on_copies(module.eval(), scored.x, scored.y)
-        for metric in list(parts.values())[2:]:
-            metric(outputs, unwrap(scored.y))
+    metrics = {k.removeprefix(METRIC): part for k, part in parts.items() if k.startswith(METRIC)}
+    try_metrics(module, metrics, scored.x, scored.y, call)
     for submodule, mode in modes:
         submodule.training = mode
 

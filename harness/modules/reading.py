@@ -106,7 +106,8 @@ def _check(arrays: Arrays, what: str) -> None:
             raise UserError(f"{what}: {reason}; allowed: as many")
     if not len(arrays):
         raise UserError(f"{what}: empty; {ALLOWED}")
-    if not all(bool(tensor.isfinite().all()) for tensor in tensors):
+    # A finite sum is of finite numbers alone, and found in a tenth of the time.
+    if not all(bool(t.sum().isfinite() or t.isfinite().all()) for t in tensors):
         LOG.info(f"{what}: holds numbers that are not finite")
 
 

@@ -13,6 +13,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,10 +33,10 @@ from harness.simulator import Cluster, Device, Workload
 from harness.simulator.cluster import LAUNCH_S, LEAST_STEP_S
 from harness.store import Run, RunWriter, Store
 
-WARM, LEAST, LONGEST_S = 3, 10, 0.5
+WARM, LEAST, LONGEST_S = 3, 10, 0.05
 """Warm-up steps; smallest number of timed steps; timed seconds after which timing ends."""
 
-SIDE = 1024
+SIDE = 512
 """Rows and columns of the matrices in the product that measures this machine's FLOP rate."""
 
 COPIED_BYTES = 2**26
@@ -283,6 +284,7 @@ def _training_step(module: nn.Module, loss: Callable[[], Tensor]) -> Callable[[]
     return step
 
 
+@lru_cache(maxsize=2)
 def _measure_rates(device: str) -> dict[str, float]:
     """This machine's seconds of an operator, bandwidth of memory, and operations a second."""
     layers = [nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(LAYERS)]

@@ -147,6 +147,8 @@ class StatefulNetwork(Network, Protocol):
 
 def upload(values: Tensor, device: torch.device) -> Tensor:
     """The values on a device, without a copy if they are there already."""
+    if values.device.type == device.type == "cpu":
+        return values
     pinned = device.type == "cuda" and not values.is_cuda
     # The host need not wait: PyTorch keeps the pinned memory until the copy is done.
     return (values.pin_memory() if pinned else values).to(device, non_blocking=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -169,6 +170,9 @@ def state_of(server: Server) -> dict[str, torch.Tensor]:
     tensors = {TENSOR + name: vector for name, vector in server.tensors.items()}
     return {"model": server.model, **vectors, **tensors}
 
+
+MOST_LOSSES = 4096
+"""Batches whose losses wait to be added."""
 
 PREFIX = "checkpoint/"
 
@@ -326,7 +330,6 @@ class StaleReplay:
         latest: the pass of each worker's last computed contribution.
         states: state of each worker's replica besides its parameters.
         checkpoints: states that a failing server may restore.
-        loss: loss of all computed contributions, summed over frames, in nats.
         batches: number of batches computed.
     """
 
@@ -347,9 +350,11 @@ class StaleReplay:
     latest: dict[int, int] = field(default_factory=dict[int, int])
     checkpoints: ServerStates = field(default_factory=ServerStates)
     states: ReplicaStates = field(init=False)
-    loss: Tensor = field(init=False)
     batches: int = 0
+    _total: Tensor = field(init=False)
     _overwriting: bool = field(default=False, init=False)
+    _losses: list[Tensor] = field(default_factory=list[Tensor], init=False)
+    _free: list[int] = field(init=False)
     _rate: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
@@ -357,7 +362,8 @@ class StaleReplay:
         self.states = ReplicaStates(self.network)
         model = self.server.model
         self.replicas, self.contributions = _stack(model, self.slots), _stack(model, self.slots)
-        self.loss = model.new_zeros((), dtype=torch.float64)
+        self._total = model.new_zeros((), dtype=torch.float64)
+        self._free = list(range(self.slots))
 
     @torch.no_grad()
     def run(self, segment: Timeline, rate: float, restorable: int | None = None) -> None:
@@ -397,7 +403,7 @@ class StaleReplay:
                 self._overwriting = self._are_all_due(folds, place)
             self.states.fold([key for key, *_ in entering])
             for key, *_ in entering:
-                del self.in_flight[key]
+                heappush(self._free, self.in_flight.pop(key))
             # Versions since the read, and restarts: each restores an older model.
             staleness = [
                 fold - version + self.server.restarts - self.restarts.pop(key)
@@ -419,6 +425,20 @@ class StaleReplay:
             self._show()
         self._exchange()
 
+    @property
+    def loss(self) -> Tensor:
+        """Loss of all computed contributions, summed over frames, in nats."""
+        self._add_losses()
+        return self._total
+
+    def _add_losses(self) -> None:
+        if self._losses:
+            total = self._total.item()
+            for loss in torch.cat(self._losses).tolist():  # in order, so sums are always the same
+                total += loss
+            self._total.fill_(total)
+            self._losses.clear()
+
     def _read(self, readers: Iterable[tuple[Key, int]]) -> None:
         """Assign a slot to every contribution that begins with the present model, and copy it."""
         readers = list(readers)
@@ -426,9 +446,9 @@ class StaleReplay:
             readers.sort()
         stack = self.contributions if self._overwriting else self.replicas
         busy = {worker for worker, _ in self.in_flight}
-        free = iter(sorted(set(range(self.slots)).difference(self.in_flight.values())))
-        # Slots never run out: there are as many as contributions can be in flight.
-        for (key, steps), slot in zip(readers, free, strict=False):
+        for key, steps in readers:
+            # Slots never run out: there are as many as contributions can be in flight.
+            slot = heappop(self._free)
             self.in_flight[key], self.restarts[key] = slot, self.server.restarts
             origin = self.server.version, self._rate, self.passes, key[0] in busy
             self.pending.append(Pending(steps, slot, key, *origin))
@@ -493,6 +513,7 @@ class StaleReplay:
         reinstate_server(self.server, arrays, facts)
         reinstate_vectors(self._stacks(), arrays)
         self.in_flight = {(worker, step): slot for worker, step, slot in facts["in_flight"]}
+        self._free = sorted(set(range(self.slots)).difference(self.in_flight.values()))
         # Both were written in the order of ``in_flight``.
         self.restarts = dict(zip(self.in_flight, facts["in_flight_restarts"], strict=True))
         self.pending = [
@@ -524,7 +545,8 @@ class StaleReplay:
         self.pending = [waiting for waiting in self.pending if waiting.key not in keys]
         self.states.forget(keys)
         for key in keys & self.in_flight.keys():
-            del self.in_flight[key], self.restarts[key]
+            heappush(self._free, self.in_flight.pop(key))
+            del self.restarts[key]
 
     def _fold(self, fold: Fold) -> None:
         """Fold contributions into the server.
@@ -598,7 +620,11 @@ class StaleReplay:
         self.states.send([waiting.key for waiting in batch])
         if self.alone or not is_contiguous(slots):
             self.contributions[torch.tensor(slots, device=out.device)] = out
-        self.loss += losses.sum(dtype=torch.float64)
+        # Added later: by itself an addition takes as long as a small layer.
+        joint = losses if len(losses) == 1 else losses.sum(0, keepdim=True, dtype=torch.float64)
+        self._losses.append(joint)
+        if len(self._losses) == MOST_LOSSES:
+            self._add_losses()
         self.batches += 1
 
 

@@ -308,13 +308,11 @@ class AdviceSearch:
         plan: the plan.
         grid: the grid that it was made from.
         runner: executes runs that its store lacks.
-        exhaustive: whether every candidate is trained in full, to compare the search with.
     """
 
     plan: Plan
     grid: Grid
     runner: Runner
-    exhaustive: bool = False
     _passes: dict[str, int] = field(default_factory=dict[str, int], init=False)
     _trials: dict[str, Trial] = field(default_factory=dict[str, Trial], init=False)
 
@@ -340,7 +338,7 @@ class AdviceSearch:
             for team in plan.candidates
         }
         teams = list(plan.candidates)
-        for rung, passes in enumerate(plan.passes[:-1] if not self.exhaustive else ()):
+        for rung, passes in enumerate(plan.passes[:-1]):
             level = max(error, _level(tuned, alone.judged, passes / ALLOWED_PASSES))
             teams = self._race(teams, passes, level, tuned, rates)[: plan.count_kept(rung)]
             goes_on = rung + 1 < len(plan.passes) - 1

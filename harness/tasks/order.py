@@ -75,7 +75,7 @@ class Order:
     @property
     def size(self) -> int:
         """Number of frames of the stage, including those that fill no fold."""
-        return int(self.frames[self._subset].sum())
+        return int((self.frames if self.share == 1.0 else self.frames[self._subset]).sum())
 
     def sequence(self, worker: int) -> np.ndarray | InBlocks:
         """The rows of the stage in the order of training, which all workers share."""

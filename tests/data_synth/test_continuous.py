@@ -6,10 +6,8 @@ import pytest
 from data_synth import SCALES, presets
 from data_synth import continuous as c
 from data_synth.invented_language import Manner
-from data_synth.presets import table
 from data_synth.storage import load, write_chunks
 from data_synth.tree import SILENCE
-from data_synth.validate import Effort
 from tests.data_synth.small import check_noise
 
 TINY = c.Recipe(
@@ -131,15 +129,3 @@ def test_the_test_sets_are_the_papers():
     assert names["mandarin-like"] == ["clean", "noise"]
     assert names["conversational"] == ["swb", "callhome", "hub5-swb", "swb2p3", "swb-cell"]
     assert names["voice-search-small"] == names["voice-search-large"] == ["test"]
-
-
-def test_a_knobs_effect_is_measured_against_the_preset(monkeypatch):
-    monkeypatch.setattr(presets, "recipe", lambda name, scale: TINY)
-    lines = []
-    effort = Effort(train_frames=2000, test_frames=500, epochs=2, units=8, layers=1)
-    table("mandarin-like", effort, lines.append, {"wobble": (0.0, 3.0), "snr_db": ((20.0, 30.0),)})
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
-    assert [row[0] for row in rows] == ["the preset", "`wobble`", "`wobble`", "`snr_db`"]
-    assert rows[3][1] == "20.0 to 30.0 (was 15.0 to 30.0)"
-    deep = [float(row[4].rstrip("%")) for row in rows]
-    assert deep[1] < deep[2]

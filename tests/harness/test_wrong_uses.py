@@ -77,7 +77,6 @@ LIGHT: list[tuple[str, str]] = [
     ("corpus validate nosuch --epochs 0", "--epochs: '0' is not allowed; allowed: a whole"),
     ("corpus align nosuch --out o", "nosuch: not a whole corpus"),
     ("corpus align nosuch --out o --rounds 0", "--rounds: '0' is not allowed; allowed: a whole"),
-    ("corpus knobs mandarin", "did you mean 'mandarin-like'?"),
     ("corpus bake", "invalid choice: 'bake'"),
     ("corpus import kaldi nosuch --out x", "nosuch: no such directory; needed: a Kaldi data"),
     ("corpus import kaldi empty --out x", "empty: neither feats.scp nor wav.scp; needed"),

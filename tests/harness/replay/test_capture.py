@@ -21,7 +21,7 @@ def replay(value: float) -> StaleReplay:
     made = StaleReplay(AsyncSgd(), None, server(value), None, slots=2)
     made.replicas += value + 2.0
     made.contributions += value + 3.0
-    made.loss += value + 4.0
+    made.loss.add_(value + 4.0)
     return made
 
 
