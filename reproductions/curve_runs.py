@@ -193,19 +193,19 @@ def find_finished(scaling: Scaling, runs: Sequence[Run], device: str = "cpu") ->
     """The finished runs of a curve among those of a store, without making a corpus.
 
     A run is found by its whole configuration but the corpus's fingerprint, which all arms of a
-    seed share.
+    seed share. Entries that a run's format lacks, or that only it has, are not compared.
     """
-    by_config: dict[str, list[Run]] = {}
-    for run in runs:
-        if run.status in ("done", "diverged"):
-            by_config.setdefault(_describe(run.config), []).append(run)
+    ended = [run for run in runs if run.status in ("done", "diverged")]
     finished: dict[tuple[float, int], Arms] = {}
     for size in scaling.sizes:
         for seed in size.seeds:
             subject = Subject(scaling.scale, corpus_without_speech(size.corpus), seed, device)
-            configs = scaling.configs(subject, seed, size)
+            configs = {
+                arm: config.to_dict()
+                for arm, config in scaling.configs(subject, seed, size).items()
+            }
             groups = {
-                arm: by_config.get(_describe(config.to_dict()), [])
+                arm: [run for run in ended if _is_run_of(run.config, config)]
                 for arm, config in configs.items()
             }
             if (arms := _select_one_corpus(groups)) is not None:
@@ -227,18 +227,22 @@ def _select_one_corpus(groups: Mapping[str, Sequence[Run]]) -> Arms | None:
     return None
 
 
-def _describe(config: Mapping[str, Any]) -> str:
-    return repr(_drop_fingerprint(config))
+def _is_run_of(stored: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Whether a run has a configuration; one that shares few entries is of another kind."""
+    shared = stored.keys() & config.keys()
+    return 2 * len(shared) > len(config) and _agree(stored, config)
 
 
-def _drop_fingerprint(value: Any) -> Any:
-    """A configuration in canonical order, without its corpus's fingerprint."""
-    if isinstance(value, Mapping):
-        table = cast(Mapping[str, Any], value)
-        return [(k, _drop_fingerprint(table[k])) for k in sorted(table) if k != "fingerprint"]
-    if isinstance(value, list | tuple):
-        return [_drop_fingerprint(part) for part in cast(Sequence[Any], value)]
-    return value
+def _agree(stored: Any, value: Any) -> bool:
+    """Whether two values agree in all entries that both have, but the fingerprint."""
+    if isinstance(value, Mapping) and isinstance(stored, Mapping):
+        older, newer = cast(Mapping[str, Any], stored), cast(Mapping[str, Any], value)
+        shared = (older.keys() & newer.keys()) - {"fingerprint"}
+        return all(_agree(older[name], newer[name]) for name in shared)
+    if isinstance(value, list | tuple) and isinstance(stored, list | tuple):
+        pairs = cast(Sequence[Any], stored), cast(Sequence[Any], value)
+        return len(pairs[0]) == len(pairs[1]) and all(map(_agree, *pairs))
+    return bool(stored == value)
 
 
 def execute_missing(scaling: Scaling, means: Means) -> Finished:

@@ -23,10 +23,7 @@ from harness.store import Run
 from reproductions.registered import Registration
 
 FIRST_SEEDS = {"smoke": 11, "laptop": 1004, "overnight": 2001, "gpu": 3001, "paper": 4001}
-"""The first seed of each scale's verdicts. Those below 1000 serve development, smoke's included.
-
-At laptop scale 1001 to 1003 were looked at while paper 1's design changed.
-"""
+"""First seed of each scale's verdicts where a registration has none; below 1000 is development."""
 DEVELOPMENT = 100
 """The seed of the corpus, and of the runs, that tune what a paper leaves open."""
 NO_CORPUS = "none"
@@ -232,7 +229,8 @@ class Paper:
 
     def seeds_of(self, scale: str, count: int | None = None) -> tuple[int, ...]:
         """``count`` seeds from the scale's first; the scale's default number if None."""
-        start = FIRST_SEEDS[scale]
+        registered = self.registration.table.get("seeds", {}) if self.registration else {}
+        start = registered.get(scale, [FIRST_SEEDS[scale]])[0]
         return tuple(range(start, start + (count or self.seeds[scale])))
 
     @cached_property

@@ -15,7 +15,7 @@ answer loses its bearing by a condition that its siblings are not asked. ::
     concerns = ["settings of parallel training"]
 
 A claim measures the conditions that its own runs tell (`Conditions.measure`); `Conditions.ask`
-hands every measured one to the other claims that it concerns.
+hands every measured one to the claims that it concerns and whose own runs do not tell it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class Conditions:
     def ask(self, claims: Sequence[Claim]) -> list[Claim]:
         """The claims, each with every condition of its kinds.
 
-        A condition that none of the claims has measured is unknown: then none of its kind bears.
+        A claim that measured one on its own runs keeps to that. A condition that none has measured
+        is unknown: then none of its kind bears.
         """
         measured: dict[str, dict[str, Condition]] = {}
         for claim in claims:
@@ -94,8 +95,9 @@ class Conditions:
         self, claim: Claim, measured: Mapping[str, Mapping[str, Condition]]
     ) -> tuple[Condition, ...]:
         conditions = {entry.what: entry for entry in claim.conditions}
+        own = {entry.name for entry in claim.conditions}
         for name, condition in self.named.items():
-            if claim.id in condition.claims:
+            if claim.id in condition.claims and name not in own:
                 unknown = self.measure(name, Interval(math.nan)).condition
                 conditions |= measured.get(name) or {unknown.what: unknown}
         return tuple(conditions.values())

@@ -23,5 +23,4 @@ PAPER = Paper(
     conditions=CONDITIONS,
     folder=Path(__file__).parent,
     curves=(SCALING,),
-    looks={"overnight": 3},  # at three seeds, at six, and with pretraining's own length
 )

@@ -15,12 +15,7 @@ from typing import Any, cast
 
 from data_synth.corpus import Corpus
 from harness.acoustics.rbm import Recipe, WideRandom
-from harness.algorithms.averaging import (
-    BlockMomentum,
-    GradientAveraging,
-    ModelAveraging,
-    OuterNesterov,
-)
+from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.schedules import Exponential, Halving
 from harness.experiment.contract import Configuration
 from harness.experiment.experiment import Experiment, Stage
@@ -78,7 +73,7 @@ class Preset:
 PRESETS = {
     "smoke": Preset((64,) * 2, 32, 0.25, 2, 3, (10, 20), 4, 500.0, 0.4, 2),
     "laptop": Preset((128,) * 4, 32, 0.105, 8, 40, (10, 20), 4, 500.0, 0.4, 3),
-    "overnight": Preset((128,) * 4, 32, 1.0, 8, 40, (10, 20), 4, 500.0, 0.4, 5, 5),
+    "overnight": Preset((128,) * 4, 32, 1.0, 8, 40, (10, 20), 4, 500.0, 0.4, 6, 5),
     "gpu": Preset((512,) * 6, 256, 1.0, 4, 20, (30, 60), 4, 2000.0, 0.075, 3),
     "paper": Preset((2048,) * 6, 1024, 1.0, 15, 40, (40, 40), 1, 2000.0, 0.075, 3),
 }
@@ -113,7 +108,7 @@ def load_rates(scale: str) -> Mapping[str, Any]:
 
 
 def load_rate(scale: str, name: str, workers: int) -> float:
-    """The rate that was found for a setting, or the paper's."""
+    """The chosen rate of a setting, or the paper's."""
     paper = REPORTED["paper"]["first_rate"] * workers
     return float(load_rates(scale).get("rates", {}).get(name, paper))
 
@@ -146,7 +141,6 @@ SEARCHED = (
     *(f"ng_{n}" for n in NODES),
     *("random_1", "random_32", "rbm_1", "rbm_32", "every_20", "small_1", "small_16"),
     *("newbob_1", "newbob_16", "exponential_1", "exponential_16", "sgd_1", "sgd_16"),
-    *("gradients", "bmuf", "outer"),
 )
 """Settings with a rate that was searched for, in the order of the report."""
 
@@ -154,6 +148,11 @@ SEARCHED = (
 def gpus(n: int) -> str:
     """Label of ``n`` GPUs in tables."""
     return "1 GPU" if n == 1 else f"{n} GPUs"
+
+
+def number_of(setting: str) -> int:
+    """GPUs of a setting that is named by them, such as ``ng_16``."""
+    return int(setting.partition("_")[2])
 
 
 def build_averaging(subject: Subject, seed: int, workers: int) -> Experiment[Frames]:
@@ -187,52 +186,42 @@ def build_configs(subject: Subject, seed: int) -> dict[str, Experiment[Frames]]:
     """Every setting with a rate of its own, at that rate."""
     scale, preset = subject.scale, PRESETS[subject.scale]
     ng = {n: build_averaging(subject, seed, n) for n in NODES}
-    sixteen, averaged = ng[MANY], ModelAveraging(natural(preset))
-    smaller = PRINTED["small_minibatch"]
+    smaller, (stage,) = PRINTED["small_minibatch"], ng[1].stages
     minibatch = max(1, round(preset.minibatch * smaller / PRINTED["minibatch"]))
-    small = (Stage(minibatch, smaller, preset.share),)
+    small = (replace(stage, minibatch=minibatch, timed_minibatch=smaller),)
     newbob = {"schedule": Halving(PRINTED["first_rate"]), "passes": preset.most_passes}
     # As in section 5.6: over the passes that newbob took.
     passes = min(newbob_passes(scale, preset.passes), preset.most_passes)
-    exponential = {"schedule": replace(cast(Exponential, sixteen.schedule), passes=passes)}
-    # Gradients are averaged after every minibatch, models after every `EVERY` of them.
-    always = replace(averaging(), every=1)
+    exponential = replace(cast(Exponential, ng[1].schedule), passes=passes)
     settings = {
         **{f"ng_{n}": config for n, config in ng.items()},
         **{f"random_{n}": ng[n].vary(initial=WideRandom()) for n in (1, 32)},
         **{f"rbm_{n}": ng[n].vary(initial=pretraining(preset.pretraining)) for n in (1, 32)},
-        "every_20": sixteen.vary(protocol=averaging(2 * EVERY)),
+        "every_20": ng[MANY].vary(protocol=averaging(2 * EVERY)),
         **{f"small_{n}": ng[n].vary(stages=small) for n in (1, MANY)},
         **{f"newbob_{n}": ng[n].vary(**newbob) for n in (1, MANY)},
-        **{f"exponential_{n}": ng[n].vary(**exponential, passes=passes) for n in (1, MANY)},
+        **{f"exponential_{n}": ng[n].vary(schedule=exponential, passes=passes) for n in (1, MANY)},
         **{f"sgd_{n}": ng[n].vary(algorithm=ModelAveraging(plain(preset))) for n in (1, MANY)},
-        "gradients": sixteen.vary(algorithm=GradientAveraging(plain(preset)), protocol=always),
-        "bmuf": sixteen.vary(algorithm=replace(averaged, outer=BlockMomentum())),
-        "outer": sixteen.vary(algorithm=replace(averaged, outer=OuterNesterov())),
     }
     return {n: with_rate(c, load_rate(scale, n, c.workers)) for n, c in settings.items()}
 
 
 def derive_configs(runs: Mapping[str, Experiment[Frames]]) -> dict[str, Experiment[Frames]]:
-    """Settings with a rate derived from another setting's."""
+    """Sixteen workers at one worker's rate, as it is and by the paper's rule."""
     sixteen, rate = runs[f"ng_{MANY}"], runs["ng_1"].schedule.rate
-    averaged = cast(ModelAveraging, sixteen.algorithm)
+    scaled = with_rate(sixteen, MANY * rate)
     return {
-        "scaled": with_rate(sixteen, MANY * rate),
+        "scaled": scaled,
+        "scaled_20": scaled.vary(protocol=averaging(2 * EVERY)),
         "unscaled": with_rate(sixteen, rate),
-        "overlapped": sixteen.vary(protocol=replace(averaging(), overlap=True)),
-        "restarted": sixteen.vary(algorithm=replace(averaged, restart="pass")),
-        "restarted_each": sixteen.vary(algorithm=replace(averaged, restart="round")),
     }
 
 
 def search(subject: Subject) -> dict[str, Experiment[Frames]]:
-    """Every setting around its rate on development data, without tests: the same for every seed."""
+    """Every setting around its rate on the development seed's corpus: the same for every seed."""
     settings = build_configs(subject.development, DEVELOPMENT)
     return {
-        trial_name(name, label): with_rate(
-            settings[name], factor * settings[name].schedule.rate
-        ).vary(tested="never")
+        trial_name(name, label): with_rate(settings[name], factor * settings[name].schedule.rate)
         for name in SEARCHED
         for label, factor in AROUND.items()
     }

@@ -10,33 +10,21 @@ from harness.speech.task import Frames
 from harness.store import Run
 from reproductions.paper import Scaling, SizePlan, Subject
 from reproductions.paper2_ng_averaging.errors import LABELS, paper_error_rate
-from reproductions.paper2_ng_averaging.experiments import (
-    MANY,
-    build_averaging,
-    load_rates,
-    with_rate,
-)
+from reproductions.paper2_ng_averaging.experiments import build_averaging, number_of, with_rate
 from reproductions.paper2_ng_averaging.prediction import FOLDER
 from reproductions.run_metrics import errors_of_utterances, lengths_of_utterances
 
-SEARCHED = "ng_16", "ng_1"
-"""The arms, as the search for rates names them at a minibatch of 32 frames."""
+ARMS = "ng_16", "ng_1"
 
 
 def configs(subject: Subject, seed: int, size: SizePlan) -> Mapping[str, Experiment[Frames]]:
-    """Both arms at a size's minibatch, which is charged as the paper's 1,024.
-
-    Rates are proportional to the minibatch: the searches at 32 and at 8 frames found a ratio of 4
-    on one GPU and on 16.
-    """
-    minibatch, rates = int(size.settings["minibatch"]), load_rates(subject.scale)["rates"]
+    """Both arms at a size's minibatch, which is charged as the paper's 1,024, and at its rates."""
     runs: dict[str, Experiment[Frames]] = {}
-    for arm, workers in zip(SEARCHED, (MANY, 1), strict=True):
-        config = build_averaging(subject, seed, workers)
+    for arm, rate in zip(ARMS, size.settings["rates"], strict=True):
+        config = with_rate(build_averaging(subject, seed, number_of(arm)), float(rate))
         (stage,) = config.stages
-        rate = float(rates[arm]) * minibatch / stage.minibatch
-        stages = (replace(stage, minibatch=minibatch),)
-        runs[arm] = with_rate(config, rate).vary(stages=stages)
+        stages = (replace(stage, minibatch=int(size.settings["minibatch"])),)
+        runs[arm] = config.vary(stages=stages)
     return runs
 
 
@@ -50,7 +38,7 @@ def error_rate(run: Run, arm: str, label: str) -> float:
 
 def _paper_ratio() -> float:
     """The paper's own ratio, of its rates on all sets together."""
-    parallel, alone = (sum(paper_error_rate(arm, t) or 0.0 for t in LABELS) for arm in SEARCHED)
+    parallel, alone = (sum(paper_error_rate(arm, t) or 0.0 for t in LABELS) for arm in ARMS)
     return round(parallel / alone, 3)
 
 
@@ -59,6 +47,6 @@ SCALING = Scaling(
     title="Word error of 16 GPUs over one, by averages in all of training",
     registered=FOLDER / "registered.toml",
     configs=configs,
-    ratios={"all sets": (*SEARCHED, _paper_ratio())},
+    ratios={"all sets": (*ARMS, _paper_ratio())},
     rate=error_rate,
 )

@@ -28,5 +28,4 @@ PAPER = Paper(
     conditions=CONDITIONS,
     folder=Path(__file__).parent,
     curves=(SCALING,),
-    looks={"overnight": 3},  # at three seeds, at five and with new sweeps: README
 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -408,37 +407,3 @@ def _troubles(run: Run) -> Counter[str]:
     """Number of utterances of a run with each trouble."""
     kinds = {key.partition("/")[2]: int(n) for key, n in run.summary.items() if "trouble/" in key}
     return Counter(kinds)
-
-
-@EXHIBITS.figure(
-    "p3.cancel-curve", "Frames that cancel while MMI trains", ("ten", "large"),
-    ("passes over the training data", "frames cancelled (%)"),
-)  # fmt: skip
-def cancelling(subject: Subject, runs: Runs) -> Content:
-    """Share of frames that cancel, as MMI training goes on."""
-    yield from _cancellation_rows("small task", runs["ten"], 100 * PAPER_SHARE)
-    yield from _cancellation_rows("large task", runs["large"], None)
-    yield _describe_errors("small task", runs["ten"])
-    yield _describe_errors("large task", runs["large"])
-    yield "The paper's share is of the small task, without a time."
-
-
-@unless_missing(NO_ROWS)
-def _cancellation_rows(label: str, runs: Sequence[Run], paper: float | None) -> tuple[Row, ...]:
-    """Shares of frames since the reading before; the paper's beside the last."""
-    epochs = runs[0].curve("cancelled_frames")[0]
-    shares = 100.0 * np.array([run.curve("cancelled_frames")[1] for run in runs])
-    at = zip(epochs, shares.T, strict=True)
-    rows = [
-        Row.from_interval(label, round(float(x), 4), None, mean_ci(y), hashes(runs)) for x, y in at
-    ]
-    return (*rows[:-1], replace(rows[-1], paper=paper))
-
-
-@unless_missing("")
-def _describe_errors(label: str, runs: Sequence[Run]) -> str:
-    """Sentence with the word errors at the ends of training."""
-    before, after = (
-        100.0 * float(np.mean([run.curve(WORD_ERROR)[1][end] for run in runs])) for end in (0, -1)
-    )
-    return f"On the {label} held-out word error goes from {before:.1f} to {after:.1f}%."

@@ -109,7 +109,7 @@ PRESETS = {
         fetch=_same(0.04, 0.075, 0.15, 0.3, 0.6), fetch_rate=0.0003, halvings=3,
     ),
     "overnight": Preset(
-        hidden=(128,) * 4, large_hidden=(128,) * 8, seeds=8, minibatch=100, ce_passes=4, slots=4,
+        hidden=(128,) * 4, large_hidden=(128,) * 8, seeds=6, minibatch=100, ce_passes=4, slots=4,
         rates=_rates(0.0003, 0.0003, 0.0002, 0.0006, 0.0002, 0.002, 0.001, 0.001),
         passes=3, evaluations=6, held_out=200,
         fetch={
@@ -256,6 +256,24 @@ def criterion(corpus: Corpus) -> Criterion:
     return graph if states <= MOST_STATES else replace(graph, denominator="lattice", beam=LATTICES)
 
 
+LONGER = 3
+"""Times as long as others trains the run that asks whether more training overfits."""
+
+
+def lengthen(config: SequenceConfig, passes: int) -> SequenceConfig:
+    """A training of so many passes; its decay, if it has one, falls at the same share of them."""
+    decay = config.plateau and decay_after(passes * config.evaluations)
+    return replace(config, passes=passes, plateau=decay)
+
+
+def decay_after(readings: int) -> Plateau:
+    """A tenth of the rate after two thirds of so many readings, in every run that is compared.
+
+    Where the criterion decides, the time of the fall is most of the scatter between arms.
+    """
+    return Plateau(at=(max(1, 2 * readings // 3),))
+
+
 def variants(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
     """Ten replicas with one choice changed, and cross-entropy training with other shufflings."""
     preset, ten = PRESETS[subject.scale], sequence(subject, seed, 10)
@@ -268,6 +286,7 @@ def variants(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
     starts = {name: start(subject, seed, shuffling=name) for name in UNLIKE}
     return {
         "last": replace(ten, layers="last", rate=preset.rates["last"]),
+        "longer": lengthen(ten, LONGER * preset.passes),
         "realigned": alone,
         "aligned once": replace(alone, fetch_s=NEVER_S),
         **{name: replace(ten, start=begin, **UNTRAINED) for name, begin in starts.items()},

@@ -105,31 +105,6 @@ def tolerances(sweeps: Sequence[Sweep]) -> list[Interval]:
     return [mean_ci(logs) for logs in _pseudo_values(sweeps).T]
 
 
-def tolerance_beyond(sweeps: Sequence[Sweep], which: int) -> Interval:
-    """log2 of a T* that lies outside of all that is searched, as an interval with an open end.
-
-    The whole line where T* lies inside, where nothing was gained, or where leaving a seed out
-    moves it.
-    """
-    seeds = range(len(sweeps[0].gains))
-    fits = [sweeps, *([s.drop_seed(seed) for s in sweeps] for seed in seeds if len(seeds) > 1)]
-    ends = {_end_of_search(fit, which) for fit in fits}
-    end = ends.pop()
-    if ends or math.isnan(end):
-        return Interval(math.nan)
-    above = end > math.log2(sweeps[which].intervals[-1])
-    return Interval(end, end, math.inf) if above else Interval(end, -math.inf, end)
-
-
-def _end_of_search(sweeps: Sequence[Sweep], which: int) -> float:
-    """log2 of the end of the searched values that fits a sweep best; NaN if none is an end."""
-    misfits = [sweep.misfit for sweep in sweeps]
-    misfit = misfits[which][_power(misfits)]
-    ends = {0: sweeps[which].searched[0], STEPS - 1: sweeps[which].searched[-1]}
-    end = math.nan if np.isnan(misfit).any() else ends.get(int(np.argmin(misfit)), math.nan)
-    return math.log2(end)
-
-
 def tolerance_ratio(
     sweep: Sweep, other: Sweep, beside: Sequence[Sweep] = (), shared: bool = True
 ) -> Interval:
@@ -256,6 +231,26 @@ def share_in_slots(run: Run) -> float:
 def has_forced_start(run: Run) -> bool:
     """Whether a run's start was trained on forced alignments, not on the corpus's own targets."""
     return bool(run.config["start"].get("targets"))
+
+
+def has_transferred_start(run: Run) -> bool:
+    """Whether a run's start began from a network that was trained on another corpus."""
+    start = run.config["start"]
+    initial = start.get("initial") or {}
+    return initial.get("corpus", start.get("corpus")) != start.get("corpus")
+
+
+@unless_missing(math.nan)
+def noise(run: Run) -> float:
+    """Scatter of the held-out criterion's readings about a smooth course; inf if the run diverged.
+
+    The root mean square of third differences over √20: independent noise of standard deviation s
+    has third differences of variance 20 s², and a parabola has none.
+    """
+    if run.status != "done":
+        return math.inf
+    thirds = np.diff(run.curve(CRITERION)[1], 3)
+    return float(np.sqrt(np.mean(thirds**2) / 20.0)) if len(thirds) else math.nan
 
 
 @unless_missing((0.0, math.inf))

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
-from harness.speech.sequence import Plateau, SequenceConfig
+from harness.speech.sequence import SequenceConfig
 from harness.store import Run
 from reproductions.paper import Scaling, SizePlan, Subject
-from reproductions.paper3_async_mmi.experiments import FOLDER, PRESETS, REPLICAS, sequence
+from reproductions.paper3_async_mmi.experiments import PRESETS, REPLICAS, decay_after, sequence
 from reproductions.run_metrics import errors_of_utterances, lengths_of_utterances
 
 TEST = "test"
 
 
-def common_decay(scale: str) -> Plateau:
-    """A tenth of the rate after two thirds of the readings, in every run.
-
-    Where the criterion decides, the time of the fall is most of the scatter between arms.
-    """
-    preset = PRESETS[scale]
-    return Plateau(at=(max(1, 2 * preset.passes * preset.evaluations // 3),))
-
-
 def configs(subject: Subject, seed: int, size: SizePlan) -> Mapping[str, SequenceConfig]:
-    """One replica, ten and fifty, each at its rate, with a common decay."""
+    """One replica, ten and fifty, each at its registered rate, with a common decay."""
     del size
-    decay = common_decay(subject.scale)
+    preset, rates = PRESETS[subject.scale], SCALING.entries["rates"]
+    decay = decay_after(preset.passes * preset.evaluations)
     return {
-        name: replace(sequence(subject, seed, n), plateau=decay) for n, name in REPLICAS.items()
+        name: replace(sequence(subject, seed, n), plateau=decay, rate=float(rates[name]))
+        for n, name in REPLICAS.items()
     }
 
 
@@ -43,7 +37,7 @@ SCALING = Scaling(
     id="p3.scaling",
     title="Word error of ten and of fifty replicas over one, by utterances of the corpus for one "
     "that fifty replicas have in flight",
-    registered=FOLDER / "registered.toml",
+    registered=Path(__file__).with_name("registered.toml"),
     configs=configs,
     ratios={"ten replicas": ("ten", "one", None), "fifty replicas": ("fifty", "one", None)},
     rate=error_rate,

@@ -36,7 +36,7 @@ def test_a_search_is_made_when_it_is_asked_for_or_named(paper: Paper, name: str)
     assert selected(name) == searches
 
 
-@pytest.mark.parametrize(("paper", "least"), [(PAPER, 30), (paper2.PAPER, 60), (paper3.PAPER, 24)])
+@pytest.mark.parametrize(("paper", "least"), [(PAPER, 30), (paper2.PAPER, 50), (paper3.PAPER, 24)])
 def test_without_it_runs_of_the_laptop_scale_are_left_out_on_which_no_verdict_rests(
     paper: Paper, least: int
 ):
@@ -74,7 +74,7 @@ def test_exhibits_on_which_no_claim_rests_are_made_on_request_at_laptop_scale():
     makers = [maker for maker in paper.exhibits if maker.id in on_request]
     needed = {setting for claim in paper.claims for setting in claim.needs}
     own = {setting for maker in makers for setting in maker.needs} - needed
-    assert len(own) >= 10
+    assert len(own) >= 4
     shown = find_published(paper, named("conversational"), makers)
     assert {exhibit.id for exhibit in shown} <= on_request
     assert shown
