@@ -37,7 +37,6 @@ __all__ = [
     "Heap",
     "Queue",
     "append",
-    "clear",
     "enter",
     "first_s",
     "head_s",
@@ -52,7 +51,6 @@ __all__ = [
     "prefetch",
     "push",
     "scratch",
-    "soon",
     "take",
     "withdraw",
 ]
@@ -290,23 +288,6 @@ def take(queue: Queue) -> tuple[float, int]:
     queue.counts[FIRST] = place + 1 if place + 1 < room else 0
     queue.counts[WAIT] -= 1
     return queue.events[place].time_s, queue.events[place].who
-
-
-@part
-def soon(queue: Queue, ahead: int) -> int:
-    """Worker of the event ``ahead`` behind the first, or of the last one; -1 if there is none."""
-    behind = min(ahead, queue.counts[WAIT] - 1)
-    if behind < 0:
-        return -1
-    place = queue.counts[FIRST] + behind
-    room = len(queue.events)
-    return queue.events[place - room if place >= room else place].who
-
-
-@kernel
-def clear(queue: Queue) -> None:
-    """Remove all events."""
-    queue.counts[WAIT] = 0
 
 
 @kernel

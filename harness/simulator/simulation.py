@@ -16,6 +16,7 @@ from harness.base.registry import entries, find_own, load_plugins
 from harness.base.settings import build, dataclasses_below
 from harness.simulator.cluster import MOST_WORKERS, Cluster, Workload
 from harness.simulator.costs import costs_of
+from harness.simulator.links import is_networked
 from harness.simulator.protocols.contract import (
     DYING,
     FULL,
@@ -26,7 +27,6 @@ from harness.simulator.protocols.contract import (
     Limits,
     TimingProtocol,
 )
-from harness.simulator.protocols.state import is_networked
 from harness.simulator.timeline import KINDS, SERVER, Spans, Timeline, close_segment
 
 __all__ = ["Simulation", "load_protocol", "load_protocols", "protocol_named"]

@@ -1,39 +1,25 @@
-"""The parameter server in full, event by event: any link, every setting, faults.
+"""The parameter server, event by event: any link, every setting, faults.
 
-Order of events at one instant: ends of copies on fair links, folds, arrivals, repeated messages,
-ends of computing, ends of fetching, faults, returns, reads.
+Order of events at one instant: departures from fair links, folds, arrivals, messages that are sent
+next or again, ends of computing, ends of fetching, faults, returns, reads.
 
 A contribution is read, fetched, computed, sent, queued and folded. Only those stages are events
-that other events can precede. On a network the messages of a contribution are events, too.
-
-Here are the order of events, reads and folds; `harness.simulator.protocols.transfers` has the
-stages between them, `harness.simulator.protocols.failures` the faults, and
-`harness.simulator.protocols.state` the state.
+that other events can precede. Here are the order of events, reads and folds; `transfers` has the
+stages between them, `failures` the faults, and `state` the state.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from harness.simulator import link
 from harness.simulator.costs import Costs, computation_s, folding_s
-from harness.simulator.events import (
-    FAR_LEVELS,
-    WAIT,
-    Queue,
-    enter,
-    head_s,
-    kernel,
-    levels_below_horizon,
-    part,
-    prefetch,
-    scratch,
-    soon,
-)
-from harness.simulator.events import take as events_take
-from harness.simulator.protocols import state as shards
+from harness.simulator.events import WAIT, WHO, enter, kernel, scratch
+from harness.simulator.events import take as take_first
+from harness.simulator.links import load_of, next_departure_s, staging_s
+from harness.simulator.protocols import shards
 from harness.simulator.protocols.contract import DONE, FULL, GONE, STUCK, Limits
 from harness.simulator.protocols.failures import begin, come_back, go, save, strike
+from harness.simulator.protocols.record import Record, write_row
 from harness.simulator.protocols.state import (
     AWAY,
     COMPUTED,
@@ -43,7 +29,6 @@ from harness.simulator.protocols.state import (
     FOLDED,
     FREE,
     HELD,
-    LEAF,
     PARKED,
     PRIORITY,
     PUSHED,
@@ -51,61 +36,45 @@ from harness.simulator.protocols.state import (
     RETURNED,
     SEND,
     WORKING,
-    Record,
     Rules,
     State,
     become,
     leave_least,
-    next_to_leave_s,
     plan,
     schedule_read,
-    staging_s,
-    write_row,
 )
 from harness.simulator.protocols.transfers import (
-    arrive,
     compute,
-    dispatch,
     end_of,
     fetch,
-    leave_link,
-    leave_network,
-    load,
+    on_arrival,
     on_computed,
-    place_of,
-    send,
+    on_departure,
+    on_turn,
 )
 
 __all__ = ["run"]
-
-AHEAD = 8
-"""Number of events of a queue between the prefetch for an event and the event."""
 
 
 @kernel
 def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, room: int) -> int:
     """Advance ``state`` until a limit is met or the record is full; returns the reason."""
-    clock, counts = state.clock[0], record.counts
-    networked = state.channels.sharing == link.NETWORK
-    levels = levels_below_horizon(len(state.events) >> 1)
+    clock, counts, events = state.clock[0], record.counts, state.events
     if clock.begun == 0:
         begin(state, costs, rules)
     while clock.version < limits.version:
         # One event can lose all contributions in flight: the record has space for them beyond.
         if counts[0] == room or counts[1] >= room or counts[2] >= room:
             return FULL
-        link_s, way = link.soonest(state.channels)
-        if networked:
-            link_s = next_to_leave_s(state.roads, clock.now_s)
+        link_s, event_s = next_departure_s(state.links, clock.now_s), events[1].time_s
         # Drained: nothing is in flight, and no worker may begin a contribution in this segment.
         if clock.busy == 0 and (clock.parked > 0 or limits.dispatch_s < clock.now_s):
             return DONE
-        fold_s, event_s = head_s(state.folds), state.events[1].time_s
-        # Rounding may put the end of a copy on a fair link just before the present time.
-        time_s = max(min(link_s, fold_s, event_s), clock.now_s)
+        time_s = min(link_s, event_s)
         # Reads come last at their instant, so a worker reads all folds of that instant.
-        reads = state.readers.counts[WAIT] > 0 and min(link_s, fold_s, event_s) > clock.now_s
-        if reads:
+        reads = state.readers.counts[WAIT] > 0 and time_s > clock.now_s
+        # Rounding may put a departure from fair links just before the present time.
+        if reads or time_s < clock.now_s:
             time_s = clock.now_s
         if time_s > limits.time_s:
             clock.now_s = limits.time_s
@@ -117,61 +86,12 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
             return STUCK
         clock.now_s = time_s
         if reads:
-            read(state, costs, rules, limits, events_take(state.readers)[1])
-        elif link_s <= min(fold_s, event_s) and networked:
-            leave_network(state, state.roads, costs, rules)
-        elif link_s <= min(fold_s, event_s):
-            if levels > 0 and way == link.DOWN:
-                fetch_way(state, rules, soon(state.channels.fetches, AHEAD), FAR_LEVELS)
-            elif levels > 0:
-                fetch_read(state, costs, rules, state.channels.pushes)
-            leave_link(state, costs, rules, way)
-        elif fold_s <= event_s:
-            if levels > 0:
-                fetch_read(state, costs, rules, state.folds)
-            fold(state, costs, rules, limits, record, events_take(state.folds)[1])
+            read(state, costs, rules, limits, take_first(state.readers)[1])
+        elif link_s <= event_s:
+            on_departure(state, costs, rules)
         else:
-            key = state.events[1].key
-            happen(state, costs, rules, limits, record, key)
-            if levels > 0:
-                fetch_next(state, rules, key & LEAF, levels)
+            happen(state, costs, rules, limits, record, events[1].key)
     return DONE
-
-
-@part
-def fetch_read(state: State, costs: Costs, rules: Rules, queue: Queue) -> None:
-    """Prefetch the contribution `AHEAD` of the first of a queue, and data for its worker's read.
-
-    The read follows from the contribution's fold.
-    """
-    place = soon(queue, AHEAD)
-    fetch_way(state, rules, place, 0)
-    prefetch(costs.compute_s, worker_of(rules, place))
-
-
-@part
-def fetch_next(state: State, rules: Rules, leaf: int, levels: int) -> None:
-    """Prefetch for the event that has come up to the horizon of the tournament."""
-    head = state.events[((len(state.events) >> 1) + leaf) >> levels].key & LEAF
-    fetch_way(state, rules, head, FAR_LEVELS)
-
-
-@part
-def fetch_way(state: State, rules: Rules, place: int, levels: int) -> None:
-    """Prefetch a slot, its worker, and the path of its next event up the tournament."""
-    prefetch(state.slots, place)
-    prefetch(state.workers, worker_of(rules, place))
-    node = (len(state.events) >> 1) + place
-    for _ in range(levels):
-        prefetch(state.events, node)
-        node >>= 1
-
-
-@part
-def worker_of(rules: Rules, place: int) -> int:
-    """Index of a slot's worker."""
-    # A division takes as long as much of an event, hence the test.
-    return place if rules.depth == 1 else place // rules.depth
 
 
 @kernel
@@ -179,22 +99,20 @@ def happen(
     state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, key: int
 ) -> None:
     """Execute the first event of the tournament."""
-    kind, leaf = key >> PRIORITY, key & LEAF
     # Leaves are slots, then workers, then fault processes by worker.
+    kind, leaf, now_s = key >> PRIORITY, key & WHO, state.clock[0].now_s
     number = leaf - len(state.slots)
-    networked = state.channels.sharing == link.NETWORK
     if kind == FOLDED:
         fold(state, costs, rules, limits, record, leaf)
     elif kind == PUSHED:
-        arrive(state, costs, rules, place_of(state, rules, leaf))
-    elif kind == SEND and networked:
-        dispatch(state, state.roads, costs, rules, leaf)
+        on_arrival(state, costs, rules, leaf)
     elif kind == SEND:
-        send(state, costs, rules, leaf)
+        on_turn(state, costs, rules, leaf)
     elif kind == COMPUTED:
-        on_computed(state, costs, rules, leaf)
+        on_computed(state, rules, leaf, now_s)
     elif kind == FETCHED:
-        compute(state, leaf, state.clock[0].now_s + staging_s(state.roads, leaf))
+        stage_s = staging_s(state.links.roads, state.slots[leaf].load)
+        compute(state, costs, rules, leaf, now_s + stage_s)
     elif kind == FAULT:
         place = number - len(state.workers)
         process, worker = place // len(state.workers), place % len(state.workers)
@@ -253,11 +171,11 @@ def take(state: State, costs: Costs, rules: Rules, number: int, place: int) -> N
     worker.since_fetch += 1
     # All costs are fixed now: a change of the workload concerns later reads only.
     slot.phase = WORKING
-    slot.on_link = 0
+    slot.on_link = slot.sent = 0
     slot.read_version = worker.read_version
     slot.read_at_s = worker.read_at_s
     slot.first_step = clock.dispatched
-    slot.copy_s = costs.copy_s
+    slot.load = load_of(state.links, costs)
     slot.compute_s = 0.0
     for step in range(worker.step, worker.step + rules.push_every):
         slot.compute_s += computation_s(costs, number, step)
@@ -272,18 +190,10 @@ def take(state: State, costs: Costs, rules: Rules, number: int, place: int) -> N
     if rules.shards > 1:
         shards.begin(state.shards, number, place)
     slot.fetch_start_s = clock.now_s
-    load(state.roads, costs, place)
-    if not fetches:
-        compute(state, place, clock.now_s)
-    elif state.channels.sharing == link.NETWORK:
-        fetch(state, state.roads, costs, rules, place)
-    elif state.channels.sharing == link.FAIR:
-        # The end of the copy depends on later copies, so it is an event (`leave_link`).
-        slot.on_link = 1
-        link.join(state.channels, link.DOWN, clock.now_s, slot.copy_s, place)
+    if fetches:
+        fetch(state, costs, rules, place)
     else:
-        slot.fetch_start_s = link.occupy(state.channels, link.DOWN, clock.now_s, slot.copy_s)
-        compute(state, place, slot.fetch_start_s + slot.copy_s + costs.latency_s)
+        compute(state, costs, rules, place, clock.now_s)
 
 
 @kernel
@@ -301,9 +211,9 @@ def fold(
     record.counts[0] += 1
     clock.version += 1
     slot.phase = FREE
-    end_of(state, costs, rules, number)
+    end_of(state, rules, number)
     worker.folds += 1
-    if worker.status != AWAY and worker.folds == clock.least + 1:
+    if rules.bound >= 0 and worker.status != AWAY and worker.folds == clock.least + 1:
         leave_least(state, rules)
     if worker.status == ENGAGED and worker.computing == 0:
         schedule_read(state, number)

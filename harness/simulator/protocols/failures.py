@@ -11,9 +11,10 @@ import numpy as np
 
 from harness.simulator import faults
 from harness.simulator.costs import Costs
-from harness.simulator.events import clear, kernel, scratch, withdraw
+from harness.simulator.events import kernel, scratch, withdraw
 from harness.simulator.faults import away_s, instant_s
 from harness.simulator.protocols.contract import Limits
+from harness.simulator.protocols.record import Record
 from harness.simulator.protocols.state import (
     ABANDONED,
     ABOUT_TO_READ,
@@ -27,7 +28,6 @@ from harness.simulator.protocols.state import (
     PUSHING,
     RETURNED,
     WORKING,
-    Record,
     Rules,
     State,
     become,
@@ -112,7 +112,7 @@ def lose(
         clock.under_way -= 1
         clock.busy -= 1
     else:
-        end_of(state, costs, rules, slot.worker)
+        end_of(state, rules, slot.worker)
     # With one contribution fewer in flight, parked workers may read before the limit.
     if clock.parked > 0 and clock.now_s <= limits.dispatch_s:
         wake(state)
@@ -130,8 +130,6 @@ def fail(
     row = record.restarts[record.counts[2]]
     row.time_s, row.version, row.restored_version = up_s, clock.version, clock.restored
     record.counts[2] += 1
-    # All slots at the server are lost, so the queue is emptied as a whole.
-    clear(state.folds)
     for place in range(len(state.slots)):
         if state.slots[place].phase == AT_SERVER:
             number = state.slots[place].worker

@@ -26,11 +26,12 @@ from harness.base.errors import UserError
 from harness.base.settings import Spec, setting
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs
-from harness.simulator.protocols import asynchronous, plain_server
+from harness.simulator.links import is_networked
+from harness.simulator.protocols import asynchronous, plain_server, record
 from harness.simulator.protocols import state as server_state
 from harness.simulator.protocols.contract import Handing, Limits, TimingProtocol
-from harness.simulator.protocols.plain_server import PlainState, rows_under_way
-from harness.simulator.protocols.state import Rules, is_networked
+from harness.simulator.protocols.plain_server import PlainState
+from harness.simulator.protocols.state import Rules
 from harness.simulator.timeline import Contributions, Timeline
 
 __all__ = ["ParameterServer"]
@@ -138,8 +139,8 @@ class ParameterServer(Spec, TimingProtocol):
         own_links = cluster.link.sharing == "none" and not is_networked(cluster)
         if own_links and not cluster.faults and self.rules == PLAIN:
             return plain_server.start(workers)
-        if server_state.leaves(cluster, workers, self.rules) > server_state.MOST_LEAVES:
-            most = server_state.MOST_LEAVES // server_state.leaves(cluster, 1, self.rules)
+        if server_state.leaves(cluster, workers, self.depth) > server_state.MOST_LEAVES:
+            most = server_state.MOST_LEAVES // server_state.leaves(cluster, 1, self.depth)
             allowed = f"at most {most} with these faults and depth"
             raise UserError(f"workers: {workers} is not allowed; allowed: {allowed}")
         return server_state.initial_state(cluster, workers, self.rules)
@@ -164,20 +165,21 @@ class ParameterServer(Spec, TimingProtocol):
         start = int(state.clock[0]["version"])
         # A fold records one piece per shard, which must fit the memory.
         room = min(room, max(1, MOST_PIECES // self.shards)) if self.shards > 1 else room
-        count = len(state.slots)
-        losses = len(state.occurrences) > 0
-        record = server_state.space(room, count, len(state.shards.queues), spans, losses)
-        reason = asynchronous.run(state, costs, self.rules, limits, record, room)
+        count, losses = len(state.slots), len(state.occurrences) > 0
+        rows = record.space(room, count, len(state.shards.queues), spans, losses)
+        reason = asynchronous.run(state, costs, self.rules, limits, rows, room)
         # Half of the range, since the test comes after the events of a call.
         if int(state.clock[0]["sequence"]) > server_state.MOST_EVENTS // 2:
             raise UserError("simulation: too long; use fewer folds")
-        return reason, server_state.timeline(record, start, self.push_every, count)
+        return reason, record.timeline(rows, start, self.push_every, count)
 
     def in_flight(self, state: _State) -> Contributions:
         """Contributions read and not yet folded, by first step."""
         if isinstance(state, PlainState):
             return plain_server.contributions_in_flight(state)
-        return rows_under_way(state.slots, server_state.UNDER_WAY, self.depth, self.push_every)
+        return server_state.rows_under_way(
+            state.slots, server_state.UNDER_WAY, self.depth, self.push_every
+        )
 
     def promised(self, state: _State) -> int:
         """The number of minibatches on a plain server; else the version and folds in flight."""

@@ -9,9 +9,6 @@ server. The sequence is that of the general kernel, bit for bit:
 - all folds of one instant are complete before any worker reads at that instant;
 - readers of one instant read in the order of their folds, each after everything that the
   earlier readers have caused at that instant.
-
-`rows_under_way` extracts the contributions in flight from a kernel's rows. It sorts numbers, which
-is several times as fast as sorting references to rows of two cache lines each.
 """
 
 from __future__ import annotations
@@ -24,7 +21,6 @@ from harness.simulator.costs import Costs, computation_with_jitter_s, folding_s,
 from harness.simulator.events import (
     FAR_LEVELS,
     WHO,
-    WHO_BITS,
     enter,
     kernel,
     levels_below_horizon,
@@ -36,9 +32,10 @@ from harness.simulator.events import (
 )
 from harness.simulator.laws import CONSTANT
 from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, STUCK, Limits
-from harness.simulator.timeline import IN_FLIGHT, SERVER, Contributions, Folds, Spans, Timeline
+from harness.simulator.protocols.state import rows_under_way
+from harness.simulator.timeline import SERVER, Contributions, Folds, Spans, Timeline
 
-__all__ = ["PlainState", "advance", "contributions_in_flight", "rows_under_way", "start", "wake"]
+__all__ = ["PlainState", "advance", "contributions_in_flight", "start", "wake"]
 
 PARKED, ABOUT_TO_READ, UNDER_WAY = range(3)
 
@@ -326,55 +323,3 @@ def read(state: PlainState, costs: Costs, limits: Limits, worker: int) -> None:
     # The order of equal arrivals is that of the reads.
     enter(state.arrivals, worker, sent_s + task.copy_s + costs.latency_s, task.first_step)
     task.jitter = jitter_of(costs, worker, task.step)
-
-
-AHEAD = 16
-"""Number of rows between the prefetch of a row and its use."""
-
-
-def rows_under_way(
-    rows: Any, phases: tuple[int, int], depth: int = 1, steps: int = 1
-) -> Contributions:
-    """The rows in one of the phases from the first to the last, by first step.
-
-    Args:
-        rows: [C] with ``phase``, ``first_step``, ``read_version`` and ``read_at_s``.
-        phases: the first and the last phase.
-        depth: rows per worker.
-        steps: minibatches of each contribution; first steps are multiples of it.
-    """
-    ordered = np.empty(len(rows), np.int64)
-    ordered = np.sort(ordered[: write_keys(rows, *phases, steps, ordered)])
-    count, places = len(ordered), ordered & WHO
-    contributions = Contributions(
-        fold=np.full(count, IN_FLIGHT, np.int64),
-        worker=(places // depth if depth > 1 else places).astype(np.int32),
-        read_version=np.empty(count, np.int64),
-        read_time_s=np.empty(count),
-        first_step=(ordered >> WHO_BITS) * steps,
-        steps=np.full(count, steps, np.int32),
-    )
-    write_reads(rows, places, contributions.read_version, contributions.read_time_s)
-    return contributions
-
-
-@kernel
-def write_keys(rows: Any, low: int, high: int, steps: int, keys: Any) -> int:
-    """Pack first step and place of each row in flight into one number; returns their count."""
-    count = 0
-    for place in range(len(rows)):
-        if low <= rows[place].phase <= high:
-            # First steps differ, so the place below them never decides the order.
-            keys[count] = (rows[place].first_step // steps << WHO_BITS) | place
-            count += 1
-    return count
-
-
-@kernel
-def write_reads(rows: Any, places: Any, read_version: Any, read_at_s: Any) -> None:
-    """Write version and instant of the reads of the rows ``places`` to the columns."""
-    end = len(places) - 1
-    for row in range(len(places)):
-        prefetch(rows, places[min(row + AHEAD, end)])
-        read_version[row] = rows[places[row]].read_version
-        read_at_s[row] = rows[places[row]].read_at_s

@@ -2,25 +2,30 @@ import numpy as np
 import pytest
 
 from harness.simulator import Link
-from harness.simulator.link import DOWN, UP, finish, join, new_channels, occupy, soonest
+from harness.simulator.links import DOWN, UP, enter, leave, new_links, next_departure_s
 from tests.harness.simulator.fluid import departures_s
 
 
-def drain(channels, arrivals):
+def send(links, way, now_s, copy_s, who=0):
+    """The start of a copy."""
+    return enter(links, who, who, way, 0, 1, copy_s, 0.0, now_s)[0]
+
+
+def drain(links, arrivals):
     """Feed (time, seconds alone) copies to the down channel; returns each one's end."""
     waiting, ends = sorted((t, c, who) for who, (t, c) in enumerate(arrivals)), {}
     while len(ends) < len(arrivals):
-        end_s, where = soonest(channels)
+        end_s = next_departure_s(links, 0.0)
         if waiting and waiting[0][0] < end_s:
             time_s, copy_s, who = waiting.pop(0)
-            join(channels, DOWN, time_s, copy_s, who)
+            send(links, DOWN, time_s, copy_s, who)
         else:
-            ends[finish(channels, where, end_s)] = end_s
+            ends[leave(links, end_s)[0]] = end_s
     return [ends[who] for who in range(len(arrivals))]
 
 
 def fair(workers=16):
-    return new_channels(Link(sharing="fair"), workers)
+    return new_links(Link(sharing="fair"), workers)
 
 
 @pytest.mark.parametrize(
@@ -46,20 +51,20 @@ def test_fair_shares_equal_a_brute_force_calculation(seed):
 
 
 def test_copies_queue_in_order_on_a_fifo_link():
-    channels = new_channels(Link(sharing="fifo"), 4)
-    starts = [occupy(channels, DOWN, t, 2.0) for t in (0.0, 0.5, 7.0)]
+    links = new_links(Link(sharing="fifo"), 4)
+    starts = [send(links, DOWN, t, 2.0) for t in (0.0, 0.5, 7.0)]
     assert starts == [0.0, 2.0, 7.0]
 
 
 def test_directions_share_a_half_duplex_link_and_no_other():
-    half, full = (new_channels(Link(sharing="fifo", duplex=d), 4) for d in ("half", "full"))
-    assert occupy(half, DOWN, 0.0, 2.0) == 0.0
-    assert occupy(half, UP, 0.0, 2.0) == 2.0
-    assert occupy(full, DOWN, 0.0, 2.0) == 0.0
-    assert occupy(full, UP, 0.0, 2.0) == 0.0
+    half, full = (new_links(Link(sharing="fifo", duplex=d), 4) for d in ("half", "full"))
+    assert send(half, DOWN, 0.0, 2.0) == 0.0
+    assert send(half, UP, 0.0, 2.0) == 2.0
+    assert send(full, DOWN, 0.0, 2.0) == 0.0
+    assert send(full, UP, 0.0, 2.0) == 0.0
     assert (half.up, full.up) == (DOWN, UP)
 
 
 def test_workers_with_links_of_their_own_never_wait():
-    channels = new_channels(Link(sharing="none"), 4)
-    assert [occupy(channels, DOWN, 1.0, 2.0) for _ in range(3)] == [1.0] * 3
+    links = new_links(Link(sharing="none"), 4)
+    assert [send(links, DOWN, 1.0, 2.0) for _ in range(3)] == [1.0] * 3

@@ -26,8 +26,8 @@ def test_shards_are_refused_where_their_pieces_would_not_fit(cluster, unit_job):
 
 def test_every_setting_but_depth_takes_the_most_workers_that_a_file_may_name(cluster):
     bounded, deep = (ParameterServer(**s).rules for s in ({"bound": 1, "queue": 9}, {"depth": 2}))
-    assert state.leaves(cluster(4), MOST_WORKERS, bounded) <= state.MOST_LEAVES
-    assert state.leaves(cluster(4), MOST_WORKERS, deep) > state.MOST_LEAVES
+    assert state.leaves(cluster(4), MOST_WORKERS, bounded.depth) <= state.MOST_LEAVES
+    assert state.leaves(cluster(4), MOST_WORKERS, deep.depth) > state.MOST_LEAVES
 
 
 def test_too_many_for_a_depth_are_told_how_many_may_be(cluster, unit_job):

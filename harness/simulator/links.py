@@ -1,0 +1,311 @@
+"""Links between workers and a server: a message enters, and departs at an instant known or not yet.
+
+There are four kinds, by `Links.sharing`:
+
+- every worker has a link of its own (`OWN`), or messages queue for one link (`FIFO`), or on a
+  network first come, first served: the departure is known as a message enters;
+- concurrent messages share one link equally (`FAIR`), or a network max-min fairly: the departure
+  depends on messages that enter later, so it is an event (`next_departure_s`, `leave`).
+
+On a fair link a channel counts the service V that each present message has received, in seconds
+on an idle link. With n messages V grows at rate 1/n, and a message that enters at V₀ and needs c
+seconds departs when V reaches V₀ + c. Nothing has to be recomputed when others enter. V never
+falls, so messages of one size depart in the order in which they entered: those of each direction
+wait in a queue. After a change of size, a message goes before those that take longer.
+
+Messages on a network with the server's shards take its links (`harness.simulator.network`), or,
+where all of them share a tree of one level, the clocks of `harness.simulator.star`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.simulator import network, star
+from harness.simulator.cluster import Cluster, Link
+from harness.simulator.costs import Costs, own_links
+from harness.simulator.events import WAIT, Queue, append, head_s, kernel, new_queue, take
+from harness.simulator.network import Traffic, new_traffic, reserve, wire
+from harness.simulator.star import Star, new_star
+
+__all__ = [
+    "DOWN",
+    "FAIR",
+    "NETWORK",
+    "OWN",
+    "UP",
+    "Links",
+    "enter",
+    "is_networked",
+    "leave",
+    "links_of",
+    "load_of",
+    "new_links",
+    "next_departure_s",
+    "staging_s",
+]
+
+OWN, FIFO, FAIR, NETWORK = range(4)
+DOWN, UP = 0, 1
+_CODES = {"none": OWN, "fifo": FIFO, "fair": FAIR}
+
+CHANNEL = np.dtype([("free_s", np.float64), ("service_s", np.float64), ("updated_s", np.float64)])
+
+
+class Roads(NamedTuple):
+    """Messages on a network.
+
+    Attributes:
+        traffic: messages in flight, by slot of their contributions.
+        star: the same for fair links with one level of them between workers' own links and the
+            link of a single shard.
+        staging_bytes_per_s: bandwidth of the copy to or from a pinned buffer.
+    """
+
+    traffic: Traffic
+    star: Star
+    staging_bytes_per_s: float
+
+
+class Links(NamedTuple):
+    """The state of the links.
+
+    Attributes:
+        sharing: `OWN`, `FIFO`, `FAIR` or `NETWORK`.
+        latency_s: from a departure to the arrival, without a network.
+        up: the channel of messages to the server: UP, or DOWN if the link is half duplex.
+        channel: [2] of `CHANNEL`: the instant at which a FIFO channel is free; V of a fair one,
+            and the instant of V's last update.
+        uplinks_s: [N] instant at which a worker's own link to the server is free.
+        fetches, pushes: messages from and to the server in flight on fair channels, by the V at
+            which they depart.
+        roads: the network; with None, kernels are compiled without their code for it.
+    """
+
+    sharing: int
+    latency_s: float
+    up: int
+    channel: Any
+    uplinks_s: Any
+    fetches: Queue
+    pushes: Queue
+    roads: Roads | None
+
+
+def is_networked(cluster: Cluster) -> bool:
+    """Whether the server is on the cluster's network, and not behind its link."""
+    return cluster.network is not None and cluster.network.server is not None
+
+
+def new_links(link: Link, workers: int, depth: int = 1) -> Links:
+    """An idle link for workers that have so many contributions in flight."""
+    # Otherwise a departure is known at once, and nothing waits here.
+    capacity = workers * depth if link.sharing == "fair" else 0
+    return Links(
+        sharing=_CODES[link.sharing],
+        latency_s=link.latency_s,
+        up=UP if link.sharing == "none" or link.duplex == "full" else DOWN,
+        channel=np.zeros(2, CHANNEL),
+        uplinks_s=np.zeros(workers if link.sharing == "none" else 0),
+        fetches=new_queue(capacity),
+        pushes=new_queue(capacity),
+        roads=None,
+    )
+
+
+def links_of(cluster: Cluster, workers: int, depth: int, shards: int) -> Links:
+    """The idle links, or the idle network, between workers and the server's shards."""
+    links = new_links(cluster.link, workers, depth)
+    if cluster.network is None or cluster.network.server is None:
+        return links
+    rate = cluster.host.staging_bytes_per_s if cluster.host.staging == "pageable" else None
+    link_rates = own_links(cluster, workers)
+    roads = Roads(
+        traffic=new_traffic(wire(cluster.network, workers, shards, link_rates), workers * depth),
+        star=new_star(cluster.network, workers, shards, depth, link_rates),
+        staging_bytes_per_s=rate if rate is not None else np.inf,
+    )
+    return links._replace(sharing=NETWORK, roads=roads)
+
+
+@kernel
+def load_of(links: Links, costs: Costs) -> float:
+    """What a contribution is to the links: bytes on a network, else seconds on an idle link."""
+    return costs.parameter_bytes if links.sharing == NETWORK else costs.copy_s
+
+
+@kernel
+def staging_s(roads: Roads | None, load: float) -> float:
+    """Seconds to copy so many bytes to or from a pinned buffer."""
+    # Numba compiles a branch on None away: without a network, nothing is left of this.
+    return 0.0 if roads is None else load / roads.staging_bytes_per_s
+
+
+@kernel
+def enter(
+    links: Links,
+    place: int,
+    worker: int,
+    way: int,
+    part: int,
+    parts: int,
+    load: float,
+    begun_s: float,
+    now_s: float,
+) -> tuple[float, float, float]:
+    """Let a message enter.
+
+    Args:
+        links: changed in place.
+        place: slot of its contribution, which `leave` returns.
+        worker: its sender, or (`DOWN`) its receiver.
+        way: `DOWN` or `UP`.
+        part: its number among the messages of its contribution.
+        parts: number of these, one for each shard.
+        load: of all of them (`load_of`).
+        begun_s: start of the first of them.
+        now_s: the present time.
+
+    Returns:
+        Start, departure and arrival; the latter two are infinite where they are not known yet.
+    """
+    if links.sharing == NETWORK:
+        return take_roads(links.roads, place, worker, way, part, parts, load / parts, now_s)
+    if links.sharing == FAIR:
+        join(links, way, now_s, load / parts, place)
+        return now_s, np.inf, np.inf
+    if part == 0:
+        begun_s = occupy(links, worker, way, now_s, load)
+    # From the first start, so the last message departs exactly ``load`` later.
+    departs_s = begun_s + load * ((part + 1) / parts)
+    return begun_s, departs_s, departs_s + links.latency_s
+
+
+@kernel
+def take_roads(
+    roads: Roads | None,
+    place: int,
+    worker: int,
+    way: int,
+    part: int,
+    parts: int,
+    size: float,
+    now_s: float,
+) -> tuple[float, float, float]:
+    """`enter` on a network, with the message's size in bytes."""
+    if roads is None:
+        return now_s, np.inf, np.inf
+    wiring = roads.traffic.wiring
+    if len(roads.star.channels) > 0:  # the same rates at a lower cost
+        star.join(roads.star, place, worker, way == UP, size, now_s)
+        return now_s, np.inf, np.inf
+    # In the order in which pieces queue: a message and its piece must meet at one shard.
+    shard = wiring.workers + (worker + part) % parts
+    source, target = (worker, shard) if way == UP else (shard, worker)
+    if wiring.fair:
+        network.start(roads.traffic, place, source, target, size, now_s)
+        return now_s, np.inf, np.inf
+    return reserve(roads.traffic, place, source, target, size, now_s)
+
+
+@kernel
+def next_departure_s(links: Links, now_s: float) -> float:
+    """Next departure that was not known as its message entered, infinity if there is none."""
+    if links.sharing == FAIR:
+        return next_on_link(links)[0]
+    return next_on_roads_s(links.roads, now_s)
+
+
+@kernel
+def next_on_roads_s(roads: Roads | None, now_s: float) -> float:
+    """`next_departure_s` on a network."""
+    if roads is None or not roads.traffic.wiring.fair:
+        return np.inf
+    if len(roads.star.channels) > 0:
+        return star.next_departure_s(roads.star)
+    return network.next_departure_s(roads.traffic, now_s)
+
+
+@kernel
+def leave(links: Links, now_s: float) -> tuple[int, float]:
+    """Remove the message that departs now; returns its slot and its arrival."""
+    if links.sharing == NETWORK:
+        return leave_roads(links.roads, now_s)
+    # The V at which a message departs is fixed as it enters, so the order never changes.
+    way = next_on_link(links)[1]
+    service_s, place = take(links.pushes if way == UP else links.fetches)
+    channel = links.channel[links.up if way == UP else DOWN]
+    channel.service_s = service_s  # exactly, whatever rounding would have made of V
+    channel.updated_s = now_s
+    return place, now_s + links.latency_s
+
+
+@kernel
+def leave_roads(roads: Roads | None, now_s: float) -> tuple[int, float]:
+    """`leave` on a network."""
+    if roads is None:
+        return 0, now_s
+    if len(roads.star.channels) > 0:
+        return star.depart(roads.star), now_s + roads.star.latency_s
+    place = network.depart(roads.traffic)
+    return place, now_s + roads.traffic.flows[place].latency_s
+
+
+@kernel
+def occupy(links: Links, worker: int, way: int, now_s: float, load_s: float) -> float:
+    """Start of a copy of ``load_s`` on a link that is not fair, which is then taken until its end.
+
+    A worker's own link to it is always free: it fetches one model at a time.
+    """
+    if links.sharing == OWN and way == DOWN:
+        return now_s
+    if links.sharing == OWN:
+        # With several contributions in flight, an earlier one may still be on its way.
+        start_s = max(now_s, links.uplinks_s[worker])
+        links.uplinks_s[worker] = start_s + load_s
+        return start_s
+    channel = links.channel[links.up if way == UP else DOWN]
+    start_s = max(now_s, channel.free_s)
+    channel.free_s = start_s + load_s
+    return start_s
+
+
+@kernel
+def join(links: Links, way: int, now_s: float, load_s: float, place: int) -> None:
+    """`enter` on a fair link."""
+    side = links.up if way == UP else DOWN
+    channel, count = links.channel[side], count_messages(links, side)
+    # V up to now, with the messages so far; an idle channel's V stays, which saves a reset.
+    if count > 0:
+        channel.service_s += (now_s - channel.updated_s) / count
+    channel.updated_s = now_s
+    append(links.pushes if way == UP else links.fetches, channel.service_s + load_s, place)
+
+
+@kernel
+def count_messages(links: Links, side: int) -> int:
+    """Number of messages on a fair channel."""
+    fetches = links.fetches.counts[WAIT] if side == DOWN else 0
+    return fetches + (links.pushes.counts[WAIT] if side == links.up else 0)
+
+
+@kernel
+def next_on_link(links: Links) -> tuple[float, int]:
+    """Next departure from a fair link (infinity if there is none), and DOWN or UP."""
+    fetched, pushed = head_s(links.fetches), head_s(links.pushes)
+    if links.up == DOWN:  # half duplex: both directions share one channel
+        return instant_of(links, DOWN, min(fetched, pushed)), UP if pushed <= fetched else DOWN
+    down_s, up_s = instant_of(links, DOWN, fetched), instant_of(links, UP, pushed)
+    return (down_s, DOWN) if down_s <= up_s else (up_s, UP)
+
+
+@kernel
+def instant_of(links: Links, side: int, service_s: float) -> float:
+    """Instant at which V of a fair channel reaches ``service_s``, unless other messages enter."""
+    if service_s == np.inf:
+        return np.inf
+    # Rounding may leave V just beyond the next departure, which is then now and not in the past.
+    channel, count = links.channel[side], count_messages(links, side)
+    return channel.updated_s + max(service_s - channel.service_s, 0.0) * count

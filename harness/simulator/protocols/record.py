@@ -1,0 +1,177 @@
+"""What the asynchronous kernel records, and the timeline that it makes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.simulator.events import part
+from harness.simulator.protocols.shards import PIECE
+from harness.simulator.protocols.state import SLOT
+from harness.simulator.timeline import (
+    LOST,
+    SERVER,
+    Contributions,
+    Folds,
+    Pieces,
+    Restarts,
+    Spans,
+    Timeline,
+)
+
+__all__ = ["Record", "space", "timeline", "write_row"]
+
+SPANNED = np.dtype(
+    [(name, np.float64) for name in ("fetch_start_s", "fetch_end_s", "compute_end_s")]
+    + [(name, np.float64) for name in ("push_start_s", "push_end_s", "fold_start_s")]
+)
+"""The instants of a contribution from which spans are made, besides the fold's end."""
+
+RESTART = np.dtype([("time_s", np.float64), ("version", np.int64), ("restored_version", np.int64)])
+
+
+class Record(NamedTuple):
+    """Recorded events: [M] columns of folded contributions, lost slots, restarts, their counts.
+
+    ``instants`` is empty without spans. With several shards, [M, S] ``pieces`` of folded
+    contributions.
+    """
+
+    fold_end_s: Any
+    worker: Any
+    read_version: Any
+    read_at_s: Any
+    first_step: Any
+    instants: Any
+    lost: Any
+    restarts: Any
+    counts: Any
+    pieces: Any
+
+
+def space(folds: int, under_way: int, shards: int, spans: bool, losses: bool) -> Record:
+    """An empty record, with space for the contributions in flight behind its folds.
+
+    Args:
+        folds: largest number of folds, and of restarts.
+        under_way: largest number of contributions in flight.
+        shards: number of shards that record pieces; 0 for one shard.
+        spans: whether to record spans.
+        losses: whether contributions may be lost.
+    """
+    kinds = (np.float64, np.int32, np.int64, np.float64, np.int64)
+    return Record(
+        *(np.empty(folds + under_way, kind) for kind in kinds),
+        instants=np.empty(folds if spans else 0, SPANNED),
+        lost=np.empty(folds + under_way if losses else 0, SLOT),
+        restarts=np.empty(folds, RESTART),
+        counts=np.zeros(3, np.int64),
+        pieces=np.empty((folds, shards), PIECE),
+    )
+
+
+@part
+def write_row(record: Record, row: int, slot: Any) -> None:
+    """Write a folded contribution to the columns."""
+    record.fold_end_s[row] = slot.fold_end_s
+    record.worker[row] = slot.worker
+    record.read_version[row] = slot.read_version
+    record.read_at_s[row] = slot.read_at_s
+    record.first_step[row] = slot.first_step
+    if len(record.instants) > 0:
+        instants = record.instants[row]
+        instants.fetch_start_s = slot.fetch_start_s
+        instants.fetch_end_s = slot.fetch_end_s
+        instants.compute_end_s = slot.compute_end_s
+        instants.push_start_s = slot.push_start_s
+        instants.push_end_s = slot.push_end_s
+        instants.fold_start_s = slot.fold_start_s
+
+
+def timeline(record: Record, start: int, steps: int, under_way: int) -> Timeline:
+    """The timeline of a record.
+
+    Args:
+        record: of `asynchronous.run`.
+        start: number of the first fold.
+        steps: minibatches of each contribution.
+        under_way: space behind the folds.
+    """
+    count, lost, restarts = record.counts.tolist()
+    pieces = record.pieces[:count]
+    numbers = np.arange(start, start + count + under_way, dtype=np.int64)[:count]
+    rows = _build_contributions(record, numbers, steps, under_way)
+    struck = record.restarts[:restarts]
+    return Timeline(
+        folds=Folds(numbers, record.fold_end_s[:count]),
+        contributions=_append_lost(rows, _rows(record.lost, np.arange(lost), LOST, steps)),
+        spans=_spans(record, pieces) if len(record.instants) else Spans(),
+        restarts=Restarts(*(struck[name].copy() for name in RESTART.names or ())),
+        pieces=_pieces(numbers, pieces),
+    )
+
+
+def _build_contributions(record: Record, numbers: Any, steps: int, under_way: int) -> Contributions:
+    """Columns as views with room behind them, or as copies."""
+    # A view keeps its whole array alive, so mostly empty arrays are copied instead.
+    count = len(numbers)
+    size = count + under_way
+    columns = [record.worker, record.read_version, record.read_at_s, record.first_step]
+    if size < len(record.worker) // 2:
+        columns = [column[:size].copy() for column in columns]
+    worker, read_version, read_at_s, first_step = (column[:count] for column in columns)
+    counts = np.full(size, steps, np.int32)[:count]
+    return Contributions(numbers, worker, read_version, read_at_s, first_step, counts)
+
+
+def _append_lost(rows: Contributions, lost: Contributions) -> Contributions:
+    if len(lost) == 0:
+        return rows
+    tail = lost.columns()
+    joined = {name: np.concatenate([column, tail[name]]) for name, column in rows.columns().items()}
+    return Contributions(**joined)
+
+
+def _rows(slots: Any, places: Any, fate: int, steps: int) -> Contributions:
+    """Contributions of some slots."""
+    # Column by column: for many workers the slots themselves are most of the memory.
+    return Contributions(
+        fold=np.full(len(places), fate, np.int64),
+        worker=slots["worker"][places].astype(np.int32),
+        read_version=slots["read_version"][places],
+        read_time_s=slots["read_at_s"][places],
+        first_step=slots["first_step"][places],
+        steps=np.full(len(places), steps, np.int32),
+    )
+
+
+def _pieces(folds: Any, rows: Any) -> Pieces:
+    """One row for each shard of each fold; none for one shard."""
+    count = rows.shape[1]
+    return Pieces(
+        fold=np.repeat(folds, count),
+        worker=np.tile(SERVER - np.arange(count, dtype=np.int32), len(rows)),
+        read_version=rows["read_version"].reshape(-1),
+        version=rows["version"].reshape(-1),
+        time_s=rows["end_s"].reshape(-1),
+    )
+
+
+def _spans(record: Record, pieces: Any) -> Spans:
+    """Fetch, compute, push of each contribution and folds of its pieces, if they take time."""
+    folds, count = pieces.shape
+    rows, in_shards = record.instants[:folds], count > 0
+    count = max(count, 1)
+    fold_start_s = pieces["start_s"] if in_shards else rows["fold_start_s"][:, None]
+    fold_end_s = pieces["end_s"] if in_shards else record.fold_end_s[:folds, None]
+    starts = (rows[name] for name in ("fetch_start_s", "fetch_end_s", "push_start_s"))
+    ends = (rows[name] for name in ("fetch_end_s", "compute_end_s", "push_end_s"))
+    start_s = np.column_stack([*starts, fold_start_s]).reshape(-1)
+    end_s = np.column_stack([*ends, fold_end_s]).reshape(-1)
+    worker = np.empty((folds, 3 + count), np.int32)
+    worker[:, :3] = record.worker[:folds, None]
+    worker[:, 3:] = SERVER - np.arange(count)
+    kind = np.tile(np.array([0, 1, 2, *[3] * count], np.int32), folds)
+    busy = end_s > start_s
+    return Spans(worker.reshape(-1)[busy], kind[busy], start_s[busy], end_s[busy])
