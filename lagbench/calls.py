@@ -280,14 +280,14 @@ def rollouts(
             64.
         seeds: number of seeds, or a list of them.
         store: folder of the store.
-        further: more fields of `harness.rollouts.rollout_config.RolloutConfig`, such as
-            ``loss``, ``rate``, ``updates`` and ``workers``.
+        further: ``rate``, ``optimizer``, ``workers``, ``evaluations``, and further fields of
+            `harness.rollouts.task.Policy`, such as ``loss`` and ``updates``.
 
     Raises:
         UserError: a mistake, in one line that says what is allowed.
     """
     # when needed: a program that trains no policy does without a dozen modules
-    from harness.rollouts.own import configure
+    from harness.rollouts.task import configure
     from lagbench.rollout_result import RolloutResult
 
     choices = policy, sampler, problems, reward, test, context

@@ -14,13 +14,13 @@ from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariable
 from torch import nn
 
 from harness.base.errors import UserError
+from harness.experiment.experiment import AnyExperiment
 from harness.judge.bounds import positive_ci, share_ci
 from harness.judge.interval import Interval
 from harness.judge.statistics import mean_ci
 from harness.rollouts.executor import REWARD
 from harness.rollouts.policy import Weights
 from harness.rollouts.records import figures_of, load_record
-from harness.rollouts.rollout_config import RolloutConfig
 from harness.store import Run
 from harness.store.schema import MODEL
 
@@ -55,12 +55,12 @@ class RolloutResult:
 
     Attributes:
         runs: a run for each seed.
-        config: configuration of the first run.
+        config: experiment of the first run.
         call: the call that made it, as text.
     """
 
     runs: Sequence[Run]
-    config: RolloutConfig = field(repr=False, compare=False)
+    config: AnyExperiment = field(repr=False, compare=False)
     call: str = field(default="", repr=False, compare=False)
 
     def interval(self, figure: str) -> Interval:
@@ -103,7 +103,8 @@ class RolloutResult:
         """The share of one held-out problem in a score; 0 for another figure."""
         if not kind.startswith("score"):
             return 0.0
-        problems = self.config.problems.held_out(self.config.held_out)
+        task = self.config.task
+        problems = task.problems.held_out(task.held_out)
         same = [problem for problem in problems if difficulty in ("", str(problem.difficulty))]
         return 1.0 / len(same)
 
@@ -127,8 +128,9 @@ class RolloutResult:
         if not runs:
             allowed = ", ".join(str(run.config["seed"]) for run in self.runs)
             raise UserError(f"seed: {seed}; allowed: {allowed}")
-        problems, start = self.config.problems, self.config.start
-        policy = self.config.policy.make(problems.vocabulary, problems.context, start.seed)
+        task = self.config.task
+        sizes = task.problems.vocabulary, task.problems.context
+        policy = task.policy.make(*sizes, task.start.seed)
         return Weights(policy).load(torch.as_tensor(load_file(runs[0].path(MODEL))["model"]))
 
     def to_dict(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from harness.judge.interval import Interval
 from harness.judge.results import Row
 from harness.judge.statistics import Array, mean_ci
 from harness.store import Run
-from harness.store.schema import WORD_ERRORS
+from harness.store.schema import TEST_ERRORS
 
 
 def format_change(change: float, places: int = 0) -> str:
@@ -101,7 +101,7 @@ def lengths_of_utterances(runs: Sequence[Run], test: str) -> np.ndarray:
 
 
 def _counts(run: Run, name: str) -> np.ndarray:
-    path = run.path(WORD_ERRORS)
+    path = run.path(TEST_ERRORS)
     return _load_arrays(path, path.stat().st_mtime_ns)[name]
 
 

@@ -10,14 +10,14 @@ import torch
 
 from harness.experiment import loop
 from harness.experiment.contract import Progress, Watch
-from harness.experiment.folds import FrameTraining
+from harness.experiment.folds import FoldTraining
 from harness.experiment.run import run as execute
 from harness.store import Run, Store
-from harness.store.schema import MODEL, WORD_ERRORS
+from harness.store.schema import MODEL, TEST_ERRORS
 from tests.silence import silent
 
 FILES = ("run.json", "metrics.parquet", "timeline.parquet", MODEL)
-KEPT = (*FILES, WORD_ERRORS)
+KEPT = (*FILES, TEST_ERRORS)
 """Of a run of speech."""
 
 
@@ -75,9 +75,9 @@ def check_resumption(config: Any, folder: Path, files: tuple[str, ...] = FILES) 
         The run that was resumed.
     """
     whole, killed = execute(config, Store(folder / "whole"), silent), Store(folder / "killed")
-    steps, step = 0, FrameTraining.step
+    steps, step = 0, FoldTraining.step
 
-    def dying(training: FrameTraining) -> bool:
+    def dying(training: FoldTraining) -> bool:
         nonlocal steps
         steps += 1
         if steps == 4:
@@ -87,7 +87,7 @@ def check_resumption(config: Any, folder: Path, files: tuple[str, ...] = FILES) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
         patch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
-        patch.setattr(FrameTraining, "step", dying)
+        patch.setattr(FoldTraining, "step", dying)
         with pytest.raises(Killed):
             execute(config, killed, silent)
     assert (killed.path / whole.hash / "checkpoint").is_dir()

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -41,6 +42,9 @@ class Pace:
 
 class Schedule:
     """Base class of schedules: a constant learning rate. State that changes is in a `Pace`."""
+
+    of_folds: ClassVar[bool] = True
+    """Whether it can be followed in training by folds."""
 
     rate: float
     """The initial learning rate."""

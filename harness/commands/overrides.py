@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness import argument_types
 from harness.base.errors import EXIT_DONE, UserError
@@ -207,14 +207,12 @@ def grid_of(
         workers: numbers of workers; empty for the file's.
     """
     from dataclasses import replace
-    from typing import cast
 
     from harness.search.comparison import Grid
 
     def build_config(method: Method, workers: int, rate: float, seed: int) -> AnyExperiment:
-        schedule = replace(cast(Any, base.schedule), rate=rate)
         trained = base.vary(algorithm=method.algorithm, protocol=method.protocol)
-        return replace(trained, workers=workers, schedule=schedule, seed=seed)
+        return replace(trained.with_rate(rate), workers=workers, seed=seed)
 
     seeds = range(base.seed, base.seed + arguments.seeds)
     rates = None if arguments.rates == "sweep" else base.schedule.rate

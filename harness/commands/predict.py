@@ -75,7 +75,7 @@ def _print_plan(arguments: argparse.Namespace, build_table: BuildTable) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     """Print the prediction of a run."""
     from harness.base.reads import Reads, watch
-    from harness.experiment.run_file import application_of_config, load_run
+    from harness.experiment.run_file import load_run
     from harness.fidelity.predict import prediction
     from harness.simulator import load_cluster
     from harness.simulator.foresight import describe_idle, describe_repeats, load_bundled
@@ -87,10 +87,10 @@ def _run(arguments: argparse.Namespace) -> int:
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
     run = load_run(arguments.file)
     config = run.with_cluster(cluster, arguments.workers)
-    for line in describe_repeats(config.cluster, config.count):
+    for line in describe_repeats(config.cluster, config.workers):
         say(line)
     options = cluster, arguments.workers, arguments.target, arguments.kept
-    pieces = application_of_config(config).pieces(config, lambda line: None)
+    pieces = config.task.open(config).pieces
     with watch(Reads(config.cluster, load_bundled(config.cluster.name))) as reads:
         lines = [*prediction(run, pieces, *options)]
     print("\n".join(lines))

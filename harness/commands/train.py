@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness import argument_types
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
@@ -12,7 +12,7 @@ from harness.base.settings import format_count, format_seconds
 from harness.commands import overrides
 
 if TYPE_CHECKING:
-    from harness.experiment.contract import TaskConfig
+    from harness.experiment.experiment import AnyExperiment
     from harness.store import Run
 
 
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_RUN_FAILED if lost else EXIT_DONE
 
 
-def _describe_end(name: str, config: TaskConfig, run: Run) -> str:
+def _describe_end(name: str, config: AnyExperiment, run: Run) -> str:
     """The answer of a run in a line: its error, passes, simulated time and folder."""
     summary = run.summary
     error = config.show(float(summary[run.deployed(config.judged)]))
@@ -99,7 +99,7 @@ def _run_on_processes(arguments: argparse.Namespace) -> int:
     return train.run(argparse.Namespace(**options, device=device, restarts=0))
 
 
-def _configs(arguments: argparse.Namespace) -> dict[str, TaskConfig]:
+def _configs(arguments: argparse.Namespace) -> dict[str, AnyExperiment]:
     """Every number of workers with every seed, by name of the run."""
     from dataclasses import replace
 
@@ -108,14 +108,12 @@ def _configs(arguments: argparse.Namespace) -> dict[str, TaskConfig]:
 
     path, seed = arguments.file, arguments.seed
     device, changes = resolve(arguments.device), overrides.changes(arguments.changes)
-    base: Any = load_run(path, seed=seed, device=device, progress=say, changes=changes)
+    base = load_run(path, seed=seed, device=device, progress=say, changes=changes)
     if arguments.algorithm is not None:
-        if not hasattr(base, "vary"):
-            raise UserError(f"--algorithm: not for {path}; allowed: without it")
         (method,) = overrides.find_methods([arguments.algorithm], base)
         base = base.vary(algorithm=method.algorithm, protocol=method.protocol)
     bases = {
-        f"{path.stem}, {format_count(count, 'worker')}": base.with_cluster(count=count)
+        f"{path.stem}, {format_count(count, 'worker')}": base.with_cluster(workers=count)
         for count in arguments.workers
     }
     return {

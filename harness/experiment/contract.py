@@ -1,30 +1,19 @@
-"""The contract of an application: a configuration, and the object that reads, times and replays it.
-
-A configuration (`TaskConfig`) defines a run: an `Experiment` of a task that trains by folds, or
-one of a training with a loop of its own. An `Application` reads configurations from run files and
-stored runs, times and replays them; of a task that trains by folds it is made from the task's
-class, which the registry names. The core imports no application.
-"""
+"""Words that experiments, tasks and what reads or runs them share: keys, progress, requests."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from harness.base.errors import UserError
 from harness.base.files import cluster_file
-from harness.base.settings import build
-from harness.simulator import Cluster, Timeline, Workload, load_cluster
-from harness.simulator.full_run import Whole
-from harness.simulator.protocols.contract import TimingProtocol
-from harness.simulator.timeline import Lag, inner_lag
-from harness.store import Run, Store
+from harness.simulator import Cluster, Timeline, load_cluster
+from harness.simulator.timeline import Lag
 
 Table = dict[str, Any]
 
@@ -35,7 +24,7 @@ EXECUTED = "executed"
 """Key of a stored configuration for runs not executed on a simulated cluster, and how instead."""
 
 TASK, IMPORT = "task", "import"
-"""Keys of a run file common to all applications: the task's table, and modules to import."""
+"""Keys of a run file common to all tasks: the task's table, and modules to import."""
 
 SHARED = frozenset(
     {
@@ -44,6 +33,10 @@ SHARED = frozenset(
     }
 )
 """Keys of a run file that stand at its top; those that a task alone has are in ``[task]``."""
+
+
+WITHOUT_LIMIT = 10**9
+"""Folds of a simulation that ends by itself."""
 
 
 @dataclass(frozen=True)
@@ -95,203 +88,6 @@ class Configuration(Protocol):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
         ...
-
-
-class TaskConfig(ABC):
-    """Configuration of one training run: task, cluster and training settings."""
-
-    cluster: Cluster
-    seed: int
-    device: str
-    passes: int
-
-    @property
-    @abstractmethod
-    def kind(self) -> str:
-        """Name of its task in run files."""
-
-    @property
-    def effort(self) -> float:
-        """See `Configuration`: passes, times the weights that are trained if these differ."""
-        return float(self.passes)
-
-    @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, canonical: what the run's identity hashes."""
-
-    @property
-    def count(self) -> int:
-        """Number of workers that train: by default the field ``workers``."""
-        return cast(Any, self).workers
-
-    def with_cluster(self, cluster: Cluster | None = None, count: int | None = None) -> Self:
-        """A copy with another cluster or number of workers; None keeps the present one."""
-        config: Any = self
-        return replace(config, cluster=cluster or self.cluster, workers=count or self.count)
-
-    @property
-    @abstractmethod
-    def timed(self) -> TimingProtocol:
-        """The protocol that the simulator runs for this configuration."""
-
-    @abstractmethod
-    def workload(self, number: int = 0) -> Workload:
-        """The workload of one minibatch in stage ``number``: operations and bytes sent."""
-
-    @property
-    @abstractmethod
-    def judged(self) -> str:
-        """Name of the metric that settings are compared by, without a candidate."""
-
-    @property
-    def example_weight(self) -> float:
-        """Change of the judged metric by one development example; 0 if there is no fixed one."""
-        return 0.0
-
-    @property
-    def is_share(self) -> bool:
-        """Whether the judged metric is a share, from 0 to 1."""
-        return True
-
-    def show(self, error: float) -> str:
-        """Format an error of the judged metric for the user."""
-        return f"{error:.2%}"
-
-    @property
-    def metric(self) -> str:
-        """The name of the judged metric, for people to read."""
-        return self.judged.removeprefix("dev_").replace("_", " ")
-
-    def reads(self) -> Reads:
-        """The kinds of reads that staleness is measured of; ``inner`` are the trainer's."""
-        return {"inner": inner_lag}
-
-
-Config = TypeVar("Config", bound=TaskConfig)
-
-
-class Application(ABC, Generic[Config]):
-    """Reads, trains, times and replays the runs of one task.
-
-    Attributes:
-        config: class of its configurations. One that is no experiment is executed by the
-            application's ``execute(config, store, watch)``.
-        worker: the word for a worker, in messages.
-        tables: further classes whose fields are keys of its run files.
-        follows: fields that are derived from the rest of a run file, and rejected in it.
-    """
-
-    config: type[Config]
-    worker: str = "worker"
-    tables: Sequence[type[Any]] = ()
-    follows: Sequence[str] = ()
-
-    @property
-    def stored_name(self) -> str:
-        """Name of its configurations in the store."""
-        return self.config.__name__
-
-    @property
-    def keys(self) -> frozenset[str]:
-        """Every key of its run files."""
-        tables = (cast(Any, self.config), *self.tables)
-
-        names = {entry.name for table in tables for entry in fields(table)}
-        return frozenset(names.difference(self.follows))
-
-    @abstractmethod
-    def read(self, asked: RunRequest) -> Config:
-        """Build the configuration of a run file.
-
-        Raises:
-            UserError: a mistake in the file or in its data.
-        """
-
-    def restore(
-        self, run: Run, table: Table, where: str, named: TaskConfig | None = None
-    ) -> Config:
-        """Build the configuration of a stored run, which names no code.
-
-        Args:
-            run: the run.
-            table: its stored configuration, without `EXECUTED` and `OPTIMIZED`.
-            where: the file it is from, for messages.
-            named: configuration of the run file that the user names for the run's code.
-
-        Raises:
-            UserError: it is no configuration of this application, or needs such a run file.
-        """
-        return build(cast(Any, self.config), table, where)
-
-    def replay(self, config: Config, recorded: Run, store: Store, watch: Watch) -> Run:
-        """Execute a recorded run again on one device, in its recorded order.
-
-        Raises:
-            UserError: by default: a timeline does not determine runs of this task.
-        """
-        raise UserError(f"{recorded.dir}: a run of {config.kind} has no record to replay")
-
-    @abstractmethod
-    def pieces(self, config: Config, say: Say) -> Any:
-        """The part of the training data that timing depends on: start and length of each piece.
-
-        Raises:
-            UserError: the data are missing, or differ from those the run was configured with.
-        """
-
-    @abstractmethod
-    def time(self, config: Config, pieces: Any, share: float, most: int) -> Whole:
-        """Time a whole run on the simulated cluster, without training it.
-
-        Args:
-            config: configuration of the run.
-            pieces: its training data, see `pieces`.
-            share: the share of the data that enters minibatches.
-            most: largest number of folds that are simulated.
-
-        Raises:
-            UserError: too many workers for the data, or a run that cannot be predicted.
-        """
-
-    def time_again(self, config: Config, pieces: Any, run: Run, timeline: Timeline) -> Timeline:
-        """Simulate the timeline of a recorded run, over the same data.
-
-        Args:
-            config: configuration of the run, on the cluster to simulate.
-            pieces: its training data, see `pieces`.
-            run: the recorded run.
-            timeline: its recorded timeline.
-
-        Raises:
-            UserError: by default: runs of this task are simulated only.
-        """
-        raise UserError(f"{run.dir}: a run of {config.kind} has no record to compare with")
-
-    def sampled(self, config: Config) -> tuple[Config, int]:
-        """A copy with one worker and no faults, and the number of its folds to time."""
-        return config, WITHOUT_LIMIT
-
-    def share(self, config: Config, finished: Run | None, asked: float | None) -> float:
-        """The share of the data that enters minibatches; 1 unless decoders leave some out.
-
-        Args:
-            config: configuration of the run.
-            finished: a finished run of the same settings, or None.
-            asked: the share from the command line, or None.
-
-        Raises:
-            UserError: ``asked`` is given, and the application leaves no data out.
-        """
-        if asked is not None:
-            raise UserError(f"--kept {asked}: for sequence training; this run is none")
-        return 1.0
-
-    @abstractmethod
-    def describe(self, config: Config, share: float) -> Iterator[tuple[str, str]]:
-        """Lines of a prediction about the timed workload: label and value."""
-
-
-WITHOUT_LIMIT = 10**9
 
 
 def key_in_file(key: str) -> str:
@@ -384,9 +180,9 @@ class EvaluationResult(NamedTuple):
 
     Attributes:
         measured: values by the name that they are logged under.
-        word_errors: for each test set the word errors ``[utterances]`` and the numbers of words
-            spoken ``[utterances]``; empty without recognition.
+        errors: for each test set the errors of each example and the lengths that they are of, both
+            ``[examples]``; empty where none are counted.
     """
 
     measured: Mapping[str, float]
-    word_errors: Mapping[str, tuple[np.ndarray, np.ndarray]] = {}
+    errors: Mapping[str, tuple[np.ndarray, np.ndarray]] = {}

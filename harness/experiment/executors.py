@@ -39,7 +39,7 @@ class OnReplay(Generic[Replay]):
 
     @property
     def loss(self) -> float:
-        """See `FrameExecutor`."""
+        """See `FoldExecutor`."""
         return self.replay.loss.item()
 
     def states(self) -> Mapping[int, State]:
@@ -59,7 +59,7 @@ class OnSimulation(OnReplay[Replay]):
 
 
 class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay]):
-    """Executes folds on a simulated cluster; see `FrameExecutor`.
+    """Executes folds on a simulated cluster; see `FoldExecutor`.
 
     Args:
         config: the experiment.
@@ -83,7 +83,7 @@ class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay]):
         self._counts = WorkerSteps() if config.counts_by_worker else None
 
     def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
-        """See `FrameExecutor`."""
+        """See `FoldExecutor`."""
         segment = self.simulation.advance(folds=folds, drain=drain, handing_out=handing_out)
         if self._counts is not None:
             segment = self._counts.renumber(segment)
@@ -91,11 +91,11 @@ class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay]):
         return segment
 
     def pause(self, seconds: float, kind: str) -> Timeline:
-        """See `FrameExecutor`."""
+        """See `FoldExecutor`."""
         return self.simulation.pause(seconds, kind)
 
     def begin_stage(self) -> None:
-        """See `FrameExecutor`."""
+        """See `FoldExecutor`."""
         self.replay.begin_pass()
         data = self._minibatches
         self._config.begin_stage(self.simulation, data.stage, data.order)
@@ -174,7 +174,7 @@ def _replay(
 
 
 class TimelineExecutor(OnReplay[StaleReplay | ShardedReplay]):
-    """Executes the folds of a recorded timeline; see `FrameExecutor`.
+    """Executes the folds of a recorded timeline; see `FoldExecutor`.
 
     On the CPU the parameters are equal bit for bit. The exception are sums over more than two
     workers, which were taken in the order of the all-reduce.
@@ -208,7 +208,7 @@ class TimelineExecutor(OnReplay[StaleReplay | ShardedReplay]):
         return float(self.timeline.folds.time_s[version - 1]) if version else 0.0
 
     def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
-        """See `FrameExecutor`; contributions in flight are taken from the record.
+        """See `FoldExecutor`; contributions in flight are taken from the record.
 
         Raises:
             UserError: the record has fewer folds.

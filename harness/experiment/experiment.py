@@ -27,10 +27,11 @@ from harness.base.settings import KIND, build, dataclasses_below, setting
 from harness.experiment.contract import (
     OPTIMIZED,
     TASK,
+    WITHOUT_LIMIT,
     EvaluationResult,
+    Reads,
     RunRequest,
     Table,
-    TaskConfig,
     Watch,
     ignore,
 )
@@ -40,13 +41,16 @@ from harness.simulator import (
     Cluster,
     ParameterServer,
     Simulation,
+    Timeline,
     Workload,
     compute_seconds,
     load_protocols,
     protocol_named,
 )
+from harness.simulator.full_run import Whole
 from harness.simulator.protocols.contract import Handing, TimingProtocol
-from harness.store import Run, Store
+from harness.simulator.timeline import inner_lag
+from harness.store import Run, RunWriter, Store
 from harness.tasks.order import (
     Consecutive,
     ContinuousOrder,
@@ -121,8 +125,25 @@ class Judged(NamedTuple):
         return -measured[self.name] if self.maximise else measured[self.name]
 
 
-class Problem(ABC):
-    """An opened task: network, training data, and measurements of models.
+class Opened:
+    """An opened task: its training data, and how a process computes on them."""
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """The training data, in pieces that are dealt to workers."""
+        raise UserError(f"{type(self).__name__}: no pieces; needed: training data, e.g. Rows(x, y)")
+
+    def computing(self, *, alone: bool) -> AbstractContextManager[object]:
+        """Set up this process for computing: threads, rounding, random generators.
+
+        Args:
+            alone: whether no other thread uses the run's tensors.
+        """
+        return nullcontext()
+
+
+class Problem(Opened, ABC):
+    """An opened task that trains by folds: network, training data, and measurements of models.
 
     A subclass sets `network` and `pieces`, or computes them when they are first needed.
 
@@ -136,11 +157,6 @@ class Problem(ABC):
     def network(self) -> Network:
         """The network, which computes gradients of minibatches."""
         raise UserError(f"{type(self).__name__}: no network; needed: one with 'gradient'")
-
-    @cached_property
-    def pieces(self) -> Pieces:
-        """The training data, in pieces that are dealt to workers."""
-        raise UserError(f"{type(self).__name__}: no pieces; needed: training data, e.g. Rows(x, y)")
 
     @abstractmethod
     def initial(self) -> Tensor:
@@ -184,20 +200,16 @@ class Problem(ABC):
         """The minibatches of a run, equal for every executor."""
         return Minibatches(lambda stage: experiment.order(stage, self.pieces), self.examples)
 
-    def computing(self, *, alone: bool) -> AbstractContextManager[object]:
-        """Set up this process for computing: threads, rounding, random generators.
-
-        Args:
-            alone: whether no other thread uses the run's tensors.
-        """
-        return nullcontext()
-
 
 class Task(ABC):
     """What is trained, as settings: a frozen dataclass, whose fields are part of identities."""
 
     kind: ClassVar[str] = ""
     """Name in run files, and in the registry; that of the class without one."""
+    worker: ClassVar[str] = "worker"
+    """The word for a worker, in messages."""
+    protocol: ClassVar[str] = ""
+    """The protocol of its run files where they name none; without it, that of the algorithm."""
     usual: ClassVar[Mapping[str, Any]] = {}
     """Defaults of further keys that its run files may omit."""
     follows: ClassVar[Sequence[str]] = ("device",)
@@ -211,8 +223,8 @@ class Task(ABC):
     parts of passes; otherwise they count the examples trained on."""
 
     @abstractmethod
-    def open(self, experiment: Any, store: Store | None = None, watch: Watch = ignore) -> Problem:
-        """Open the task for a run.
+    def open(self, experiment: Any, store: Store | None = None, watch: Watch = ignore) -> Any:
+        """Open the task for a run; returns a `Problem`, or with `OwnLoop` any `Opened`.
 
         Args:
             experiment: the experiment, an `Experiment` of this task.
@@ -253,6 +265,15 @@ class Task(ABC):
         """
         del experiment
 
+    def timed(self, experiment: Any) -> TimingProtocol:
+        """The protocol that the simulator runs, with the experiment's `shards`."""
+        return (experiment.protocol or ParameterServer()).with_shards(experiment.shards)
+
+    def reads(self, experiment: Any) -> Reads:
+        """The kinds of reads that staleness is measured of; ``inner`` are the trainer's."""
+        del experiment
+        return {"inner": inner_lag}
+
     def name_keys(self) -> AbstractContextManager[None]:
         """A context in which errors name the run file, where the task knows it."""
         return nullcontext()
@@ -290,7 +311,7 @@ class Task(ABC):
         return build(cls, own, str(asked.path), TASK), table
 
     @classmethod
-    def restore(cls, run: Run, own: Table, where: str, named: TaskConfig | None) -> Self:
+    def restore(cls, run: Run, own: Table, where: str, named: AnyExperiment | None) -> Self:
         """The task of a stored run, which names no code.
 
         Args:
@@ -305,11 +326,75 @@ class Task(ABC):
         return build(cls, own, where)
 
 
+class OwnLoop(Task):
+    """A task with a training loop of its own, in place of folds of minibatches handed out.
+
+    Attributes:
+        recorded: class of the executor of a recorded timeline; None without one.
+    """
+
+    recorded: ClassVar[Any] = None
+
+    @abstractmethod
+    def train(
+        self, writer: RunWriter, experiment: Any, problem: Any, watch: Watch, executed_by: Any
+    ) -> None:
+        """Train to the end, and write the run.
+
+        Args:
+            writer: receives the run.
+            experiment: the experiment.
+            problem: its opened task.
+            watch: receives progress.
+            executed_by: makes the executor; None for the one of a simulated cluster.
+        """
+
+    @abstractmethod
+    def time(self, experiment: Any, pieces: Any, share: float, most: int) -> Whole:
+        """Time a whole run on the simulated cluster, without training it.
+
+        Args:
+            experiment: the experiment.
+            pieces: its training data, as its problem's.
+            share: the share of the data that enters minibatches.
+            most: largest number of folds that are simulated.
+
+        Raises:
+            UserError: too many workers for the data, or a run that cannot be predicted.
+        """
+
+    def time_again(self, experiment: Any, run: Run, timeline: Timeline) -> Timeline:
+        """Simulate the timeline of a recorded run, over the same data.
+
+        Raises:
+            UserError: by default: its runs are simulated only.
+        """
+        raise UserError(f"{run.dir}: a run of {self.kind} has no record to compare with")
+
+    def alone(self, experiment: Any) -> tuple[Any, int]:
+        """A copy with one healthy worker, and the number of its folds to time."""
+        return experiment, WITHOUT_LIMIT
+
+    def share(self, finished: Run | None, kept: float | None) -> float:
+        """The share of the data that enters minibatches: ``kept``, or that of a finished run.
+
+        Raises:
+            UserError: by default: ``kept`` is given, and no data are left out.
+        """
+        if kept is not None:
+            raise UserError(f"--kept {kept}: for sequence training; this run is none")
+        return 1.0
+
+    @abstractmethod
+    def describe(self, experiment: Any, share: float) -> Mapping[str, str]:
+        """Lines of a prediction about the timed workload: values by label."""
+
+
 AnyTask = TypeVar("AnyTask", bound=Task)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
+class Experiment(HasIdentity, Generic[AnyTask]):
     """One training of a task on a simulated cluster.
 
     Args:
@@ -350,8 +435,8 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
     task: AnyTask
     algorithm: Algorithm
     schedule: Schedule
-    stages: tuple[Stage, ...]
-    passes: int = setting(1, at_least=1)
+    stages: tuple[Stage, ...] = ()
+    passes: int = setting(1, at_least=0)
     chunk: float = setting(1.0, above=0.0, at_most=1.0)
     evaluations: int = setting(10, at_least=1)
     cluster: Cluster
@@ -365,7 +450,22 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
     shuffling: Shuffling = setting("full")
 
     def __post_init__(self) -> None:
+        if not isinstance(self.task, OwnLoop):
+            self._check_folds()
+        self.task.check(self)
+
+    def _check_folds(self) -> None:
+        """Reject settings that do not go together in training by folds.
+
+        Raises:
+            UserError: there are some.
+        """
         self._check_protocol()
+        if not self.passes:
+            raise UserError("passes: 0; allowed: at least 1")
+        if not self.schedule.of_folds:
+            kind = type(self.schedule).__name__
+            raise UserError(f"schedule: {kind} needs a criterion; allowed with {self.kind}: others")
         if self.rounds and self.schedule.searches:
             raise UserError("schedule: a search needs the parameter server")
         if not self.stages or (self.rounds and len(self.stages) != 1):
@@ -387,7 +487,6 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
         if self.shards > 1 and (self.rounds or self.cluster.faults):
             trait = "rounds" if self.rounds else "faults"
             raise UserError(f"shards: {self.shards} is not allowed with {trait}; allowed: 1")
-        self.task.check(self)
 
     def _check_protocol(self) -> None:
         """Reject a protocol that does not fit the algorithm, or can be timed but not trained.
@@ -423,41 +522,61 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
 
     @property
     def kind(self) -> str:
-        """See `TaskConfig`."""
+        """Name of its task in run files."""
         return self.task.kind or type(self.task).__name__
 
     @property
     def judged(self) -> str:
-        """See `TaskConfig`."""
+        """Name of the metric that settings are compared by, without a candidate."""
         return f"dev_{self.task.judged.name}"
 
     @property
+    def metric(self) -> str:
+        """The name of the judged metric, for people to read."""
+        return self.task.judged.name.replace("_", " ")
+
+    @property
     def is_share(self) -> bool:
-        """See `TaskConfig`."""
+        """Whether the judged metric is a share, from 0 to 1."""
         return self.task.judged.is_share
 
     @property
     def example_weight(self) -> float:
-        """See `TaskConfig`."""
+        """Change of the judged metric by one development example; 0 if there is no fixed one."""
         return self.task.example_weight(self)
 
     def show(self, error: float) -> str:
-        """See `TaskConfig`; shares in percent, other measurements as numbers."""
+        """Format an error of the judged metric: shares in percent, others as numbers."""
         judged = self.task.judged
         value = -error if judged.maximise else error
         return f"{value:.2%}" if judged.is_share else f"{value:.6g}"
 
     @property
     def effort(self) -> float:
-        """See `Configuration`."""
+        """See `Configuration`: passes, times the weights that are trained."""
         return float(self.passes * self.task.size)
 
     def workload(self, number: int = 0) -> Workload:
-        """See `TaskConfig`; an algorithm may send fewer bytes than the parameters have."""
+        """The workload of a minibatch in stage ``number``: operations and bytes sent.
+
+        An algorithm may send fewer bytes than the parameters have.
+        """
         work, sent = self.task.workload(self, number), self.algorithm.sent
         if sent == 1.0:  # itself: reads of a copy count for every workload with the value
             return work
         return replace(work, parameter_bytes=work.parameter_bytes * sent)
+
+    def reads(self) -> Reads:
+        """The kinds of reads that staleness is measured of."""
+        return self.task.reads(self)
+
+    def with_rate(self, rate: float) -> Self:
+        """A copy with another initial learning rate."""
+        return replace(self, schedule=replace(cast(Any, self.schedule), rate=rate))
+
+    def with_cluster(self, cluster: Cluster | None = None, workers: int | None = None) -> Self:
+        """A copy with another cluster or number of workers; None keeps the present one."""
+        return replace(self, cluster=cluster or self.cluster, workers=workers or self.workers)
 
     @property
     def rounds(self) -> bool:
@@ -466,8 +585,8 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
 
     @property
     def timed(self) -> TimingProtocol:
-        """The protocol that the simulator runs, with this configuration's `shards`."""
-        return (self.protocol or ParameterServer()).with_shards(self.shards)
+        """The protocol that the simulator runs."""
+        return self.task.timed(self)
 
     @property
     def handing(self) -> Handing:
@@ -628,7 +747,7 @@ class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
         settings, top = split_table(kind, table)
         top.pop(KIND, None)
         task = build(kind, settings, place, key)
-        return build(cls, complete_protocol(top) | {TASK: task}, place, key)
+        return build(cls, complete_protocol(top, kind) | {TASK: task}, place, key)
 
 
 AnyExperiment = Experiment[Any]
@@ -662,15 +781,15 @@ def plain_fields(value: Any) -> dict[str, Any]:
     return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
 
 
-def complete_protocol(table: Table) -> Table:
+def complete_protocol(table: Table, kind: type[Task]) -> Table:
     """Name the class of a table ``protocol`` without ``is``: averaging for algorithms in rounds."""
     if not isinstance(table.get("protocol"), dict):
         return table
     algorithm = table.get("algorithm")
     settings = cast(Table, algorithm) if isinstance(algorithm, dict) else Table()
     kinds: dict[object, type[Algorithm]] = {k.__name__: k for k in dataclasses_below(Algorithm)}
-    kind = kinds.get(str(settings.get(KIND)))
+    algorithm_kind = kinds.get(str(settings.get(KIND)))
     # `rounds` is a setting of some algorithms, and decides before their class does.
-    rounds = settings.get("rounds", kind is None or kind.rounds)
-    usual = Averaging if rounds else ParameterServer
-    return {**table, "protocol": {KIND: usual.__name__, **table["protocol"]}}
+    rounds = settings.get("rounds", algorithm_kind is None or algorithm_kind.rounds)
+    usual = kind.protocol or (Averaging if rounds else ParameterServer).__name__
+    return {**table, "protocol": {KIND: usual, **table["protocol"]}}

@@ -20,7 +20,7 @@ from harness.experiment.contract import Progress, Watch
 from harness.experiment.experiment import AnyExperiment, Problem
 from harness.experiment.loop import (
     Diverged,
-    FrameExecutor,
+    FoldExecutor,
     StatefulExecutor,
     Training,
     describe_divergence,
@@ -36,7 +36,7 @@ SEARCH = "search"
 FAR_WORSE = 100.0
 """A run diverges if its loss rises by so many times its absolute value at the start, or 1."""
 
-ExecutedBy = Callable[[Any, Problem, Tensor, Minibatches], FrameExecutor]
+ExecutedBy = Callable[[Any, Problem, Tensor, Minibatches], FoldExecutor]
 """Makes an executor from an experiment, its problem, initial parameters ``[P]`` and minibatches."""
 
 
@@ -147,7 +147,7 @@ class Position:
 
 
 @dataclass
-class FrameTraining(Training[FrameExecutor]):
+class FoldTraining(Training[FoldExecutor]):
     """A run in progress that trains by folds.
 
     Args:
@@ -327,9 +327,9 @@ class FrameTraining(Training[FrameExecutor]):
             result = self.problem.test(model, name)
             for metric, value in result.measured.items():
                 self.log(metric, value)
-            for test, (wrong, lengths) in result.word_errors.items():
-                self.word_errors[f"{test}/lengths"] = lengths
-                self.word_errors[f"{test}/{name}/{self.position.stage}"] = wrong
+            for test, (wrong, lengths) in result.errors.items():
+                self.test_errors[f"{test}/lengths"] = lengths
+                self.test_errors[f"{test}/{name}/{self.position.stage}"] = wrong
 
     @property
     def epoch(self) -> float:

@@ -36,8 +36,9 @@ from harness.base.files import DEFAULT_STORE
 from harness.base.log import LOG
 from harness.base.seeds import SHORT, identity
 from harness.experiment import loop
-from harness.experiment.contract import Configuration, TaskConfig
+from harness.experiment.contract import Configuration
 from harness.experiment.display import Display, Tally
+from harness.experiment.experiment import AnyExperiment
 from harness.experiment.pools import (
     Parcel,
     ProcessExecutor,
@@ -381,10 +382,10 @@ def run_all(
     return [*runs.values()]
 
 
-def repeat_lines(configs: Iterable[TaskConfig]) -> list[str]:
+def repeat_lines(configs: Iterable[AnyExperiment]) -> list[str]:
     """A line if the largest of several runs has more workers than its cluster describes."""
-    largest = max(configs, key=lambda config: config.count, default=None)
-    return describe_repeats(largest.cluster, largest.count) if largest else []
+    largest = max(configs, key=lambda config: config.workers, default=None)
+    return describe_repeats(largest.cluster, largest.workers) if largest else []
 
 
 def idle_lines(runs: Iterable[Run]) -> list[str]:

@@ -45,7 +45,7 @@ from harness.store.files import (
     replacing,
     save_arrays,
 )
-from harness.store.schema import MODEL, TIMELINE, WORD_ERRORS, Outcome
+from harness.store.schema import MODEL, TEST_ERRORS, TIMELINE, Outcome
 
 
 class Executor(Protocol):
@@ -70,7 +70,7 @@ class Executor(Protocol):
         ...
 
 
-class FrameExecutor(Executor, Protocol):
+class FoldExecutor(Executor, Protocol):
     """Executor of training by folds, whose boundaries are numbers of folds."""
 
     @property
@@ -113,7 +113,7 @@ CHECKPOINT_EVERY_S = 5.0
 CHECKPOINT_SHARE = 0.02
 """Largest share of the time spent on checkpoints; the interval grows with the time of one."""
 
-LAYOUT = 11
+LAYOUT = 12
 """Version of the checkpoint's content; a checkpoint of another version is not resumed from.
 
 The fields of a simulation's state are part of it: `tests/harness/experiment/test_layout.py`.
@@ -136,13 +136,13 @@ class Training(ABC, Generic[Executing]):
     Attributes:
         executor: executes the folds between boundaries.
         segments: timelines between boundaries, in order.
-        word_errors: errors ``[utterances]`` for each ``test/candidate/stage``, and lengths.
+        test_errors: errors ``[examples]`` for each ``test/candidate/stage``, and lengths.
     """
 
     writer: RunWriter
     executor: Executing = field(init=False)
     segments: list[Timeline] = field(default_factory=list[Timeline], init=False)
-    word_errors: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray], init=False)
+    test_errors: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray], init=False)
 
     # -- what a kind of training is ------------------------------------------------------
 
@@ -226,7 +226,7 @@ class Training(ABC, Generic[Executing]):
             else:
                 self.writer.attach_arrays(name, content)
         # The summary comes last: a run with a summary is finished.
-        self.writer.attach_arrays(WORD_ERRORS, self.word_errors)
+        self.writer.attach_arrays(TEST_ERRORS, self.test_errors)
         self.writer.attach_arrays(MODEL, {"model": to_array(self.model_to_deploy())})
         self.writer.finish(status, summary, note)
 
@@ -254,7 +254,7 @@ class Training(ABC, Generic[Executing]):
         arrays = {
             **resume.add_prefix(executor_arrays, "executor/"),
             **resume.add_prefix(history_arrays, "timeline/"),
-            **resume.add_prefix(self.word_errors, "word_errors/"),
+            **resume.add_prefix(self.test_errors, "test_errors/"),
         }
         facts = {
             "layout": LAYOUT,
@@ -281,7 +281,7 @@ class Training(ABC, Generic[Executing]):
             return
         history = resume.part(arrays, "timeline/")
         self.segments = [resume.reinstate_timeline(history, facts["timeline"])]
-        self.word_errors = resume.part(arrays, "word_errors/")
+        self.test_errors = resume.part(arrays, "test_errors/")
         self.writer.restore_rows(facts["rows"])
         # First the loop: its stage determines the minibatches that the executor draws from.
         self.restore_loop_state(facts["decided"])
@@ -341,10 +341,6 @@ def _digest(arrays: Mapping[str, np.ndarray], facts: str) -> str:
         digest.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
         digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
     return digest.hexdigest()
-
-
-STAGES = {"mmi": "MMI", "numerator": "training without a denominator"}
-"""Criteria of sequence training in words, by their setting."""
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 from harness.base import reads
-from harness.base.registry import load
 from harness.base.seeds import identity
-from harness.experiment.contract import EXECUTED, Configuration, TaskConfig, Watch, ignore
+from harness.experiment.contract import EXECUTED, Configuration, Watch, ignore
 from harness.experiment.executors import SimulationExecutor
-from harness.experiment.experiment import AnyExperiment, Experiment, Pieces
-from harness.experiment.folds import SEARCH, Boundaries, ExecutedBy, FrameTraining
+from harness.experiment.experiment import AnyExperiment, Experiment, OwnLoop, Pieces
+from harness.experiment.folds import SEARCH, Boundaries, FoldTraining
 from harness.simulator import Simulation, Timeline, concat
 from harness.simulator.foresight import load_bundled
 from harness.simulator.full_run import Whole, overall_rate
@@ -30,7 +29,7 @@ def run(
     config: Configuration,
     store: Store,
     watch: Watch = ignore,
-    executed_by: ExecutedBy = SimulationExecutor,
+    executed_by: Any = None,
     execution: Execution = None,
     *,
     alone: bool = True,
@@ -41,30 +40,33 @@ def run(
         config: an experiment, or another computation that the store keeps.
         store: the store of the run.
         watch: receives progress.
-        executed_by: makes an experiment's executor, by default a simulated cluster.
+        executed_by: makes an experiment's executor; None for that of a simulated cluster.
         execution: names another executor in the run's identity.
         alone: whether no other thread uses the run's tensors.
 
     Raises:
         UserError: bad input, or this machine cannot compute as the experiment asks.
     """
-    if not isinstance(config, TaskConfig):
+    if not isinstance(config, Experiment):
         return cast(Any, config).execute(store, watch)
-    with nullcontext() if execution else _note_unread_keys(config):
-        if not isinstance(config, Experiment):
-            return load("tasks", config.kind).execute(config, store, watch)
-        experiment = cast(AnyExperiment, config)
+    experiment = cast(AnyExperiment, config)
+    task = experiment.task
+    with nullcontext() if execution else _note_unread_keys(experiment):
         try:
             with store.begin(identity_config(experiment, execution)) as writer:
-                problem = experiment.task.open(experiment, store, watch)
+                problem = task.open(experiment, store, watch)
                 with problem.computing(alone=alone):
-                    FrameTraining(writer, experiment, problem, watch, executed_by).run()
+                    if isinstance(task, OwnLoop):
+                        task.train(writer, experiment, problem, watch, executed_by)
+                    else:
+                        executed_by = executed_by or SimulationExecutor
+                        FoldTraining(writer, experiment, problem, watch, executed_by).run()
         except AlreadyFinished as finished:
             return finished.run
         return store.load(writer.hash)
 
 
-def _note_unread_keys(config: TaskConfig) -> AbstractContextManager[object]:
+def _note_unread_keys(config: AnyExperiment) -> AbstractContextManager[object]:
     """Within it, keys of a training that nothing reads are written beside its run."""
     watched = reads.Reads(config, load_bundled(config.cluster.name), identity(config.to_dict()))
     work = config.cluster.workload
@@ -73,9 +75,19 @@ def _note_unread_keys(config: TaskConfig) -> AbstractContextManager[object]:
     return reads.watch(watched)
 
 
-def identity_config(config: TaskConfig, execution: Execution = None) -> dict[str, Any]:
+def identity_config(config: AnyExperiment, execution: Execution = None) -> dict[str, Any]:
     """The values that a run's identity hashes; ``execution`` is None on a simulated cluster."""
     return config.to_dict() | ({EXECUTED: dict(execution)} if execution else {})
+
+
+def time_run(
+    config: AnyExperiment, pieces: Any, share: float = 1.0, most: int = MOST_FOLDS
+) -> Whole:
+    """Time a whole run on its cluster, without training it; see `OwnLoop.time`."""
+    task = config.task
+    if isinstance(task, OwnLoop):
+        return task.time(config, pieces, share, most)
+    return time_passes(config, pieces, most)
 
 
 def time_passes(config: AnyExperiment, pieces: Pieces, most: int = MOST_FOLDS) -> Whole:
@@ -112,7 +124,7 @@ def _stage(
     config.begin_stage(simulation, stage, order)
     boundaries = Boundaries(config, order, stage)
     for segment in boundaries.segments():
-        # In the order of `FrameTraining.step`: a search pauses the cluster, then come folds.
+        # In the order of `FoldTraining.step`: a search pauses the cluster, then come folds.
         steps_left = order.folds - segment.begins
         if boundaries.is_chunk(segment.begins) and (
             search_s := config.search_s(stage, boundaries.chunk_steps, steps_left)

@@ -1,7 +1,7 @@
 """A run from a TOML file: the user's own cluster, data and algorithm.
 
-The key ``is`` of table ``task`` names the application; the table's further keys are those that the
-application alone has. The other keys stand at the top. A field that may be one of several classes
+The key ``is`` of table ``task`` names the task; the table's further keys are those that the task
+alone has. The other keys stand at the top. A field that may be one of several classes
 is a table whose ``is`` names the class. Fields that follow from the rest are omitted. ``cluster``
 is the name of a bundled cluster, or a file, relative to the run file.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,138 +23,85 @@ from harness.experiment.contract import (
     IMPORT,
     SHARED,
     TASK,
-    Application,
     RunRequest,
-    Say,
     Table,
-    TaskConfig,
-    Watch,
     key_in_file,
 )
-from harness.experiment.executors import TimelineExecutor
 from harness.experiment.experiment import (
     AnyExperiment,
     Experiment,
-    Pieces,
+    OwnLoop,
     Task,
     complete_protocol,
     split_table,
 )
-from harness.experiment.run import MOST_FOLDS, run, time_passes
-from harness.simulator import Timeline
-from harness.simulator.full_run import Whole
 from harness.simulator.simulation import load_protocol
-from harness.simulator.timeline_file import load_timeline
-from harness.store import Run, Store
-from harness.store.schema import TIMELINE
+from harness.store import Run
 
 Change = tuple[tuple[str, ...], object]
 """The path to a key, and its value: a change of a run file before it is read."""
 
 
-def _names(kind: Any) -> set[str]:
-    return {entry.name for entry in fields(kind)}
+def _names(*kinds: Any) -> set[str]:
+    return {entry.name for kind in kinds for entry in fields(kind)}
 
 
-class Folds(Application[AnyExperiment]):
-    """The runs of a task that trains by folds; see `Application`.
+def keys_of(kind: type[Task]) -> set[str]:
+    """Every key of the run files of a task."""
+    return _names(Experiment, kind, *kind.tables).difference((TASK, *kind.follows))
+
+
+def _read(kind: type[Task], asked: RunRequest) -> AnyExperiment:
+    """The experiment of a run file.
+
+    Raises:
+        UserError: a mistake in the file or in its data.
+    """
+    request = replace(asked, table={**kind.usual, **asked.table})
+    of_task = keys_of(kind) - SHARED
+    settings = {key: value for key, value in request.table.items() if key in of_task}
+    task, table = kind.read(request, settings)
+    table = complete_protocol(table, kind) | {TASK: task, "device": request.device}
+    return cast(Any, build(Experiment, table, str(request.path), named=key_in_file))
+
+
+def restore(
+    run: Run, table: Table, where: str, named: AnyExperiment | None = None
+) -> AnyExperiment:
+    """The experiment of a stored run, which names no code.
 
     Args:
-        task: class of the task.
+        run: the run.
+        table: its stored configuration, without `EXECUTED` and `OPTIMIZED`.
+        where: the file it is from, for messages.
+        named: experiment of the run file that the user names for the run's code.
+
+    Raises:
+        UserError: no task has such a name, or the run needs such a run file.
     """
-
-    config = Experiment
-
-    def __init__(self, task: type[Task]) -> None:
-        self.task, self.tables = task, (task, *task.tables)
-        self.follows = (TASK, *task.follows)
-
-    @property
-    def stored_name(self) -> str:
-        """See `Application`."""
-        return self.task.stored_name()
-
-    def read(self, asked: RunRequest) -> AnyExperiment:
-        """See `Application`."""
-        request = replace(asked, table={**self.task.usual, **asked.table})
-        of_task = self.keys - SHARED
-        settings = {key: value for key, value in request.table.items() if key in of_task}
-        task, table = self.task.read(request, settings)
-        table = complete_protocol(table) | {TASK: task, "device": request.device}
-        return cast(Any, build(Experiment, table, str(request.path), named=key_in_file))
-
-    def restore(
-        self, run: Run, table: Table, where: str, named: TaskConfig | None = None
-    ) -> AnyExperiment:
-        """See `Application`."""
-        # Stored side by side, as before tasks were parts of experiments: no name is in both.
-        settings, table = split_table(self.task, table)
-        top = {key: value for key, value in table.items() if key in _names(Experiment)}
-        task = self.task.restore(run, settings, where, named)
-        config: AnyExperiment = cast(Any, build(Experiment, top | {TASK: task}, where))
-        # The code that was run may have changed since, and the run's hash is all that tells.
-        execution = {EXECUTED: run.config[EXECUTED]} if EXECUTED in run.config else {}
-        if identity(config.to_dict() | execution) != run.hash:
-            place = "this program" if named is None else "the run file"
-            raise UserError(f"{run.dir}: task, data or algorithm are not those of {place}")
-        return config
-
-    def replay(self, config: AnyExperiment, recorded: Run, store: Store, watch: Watch) -> Run:
-        """See `Application`."""
-        executor = partial(TimelineExecutor, timeline=load_timeline(recorded.path(TIMELINE)))
-        return run(config, store, watch, executor, {"by": "a record"})
-
-    def pieces(self, config: AnyExperiment, say: Say) -> Pieces:
-        """See `Application`."""
-        return config.task.open(config).pieces
-
-    def time(self, config: AnyExperiment, pieces: Any, share: float, most: int) -> Whole:
-        """See `Application`; stage by stage, with what searches cost."""
-        return time_passes(config, pieces, most)
-
-    def time_again(
-        self, config: AnyExperiment, pieces: Any, run: Run, timeline: Timeline
-    ) -> Timeline:
-        """See `Application`."""
-        return time_passes(config, pieces, len(timeline.folds)).timeline
-
-    def sampled(self, config: AnyExperiment) -> tuple[AnyExperiment, int]:
-        """See `Application`; a rate search costs time once a chunk, so a whole pass is timed."""
-        alone, healthy = config.algorithm.with_workers(1), replace(config.cluster, faults=())
-        return replace(config, cluster=healthy, algorithm=alone, workers=1, passes=1), MOST_FOLDS
-
-    def describe(self, config: AnyExperiment, share: float) -> Iterator[tuple[str, str]]:
-        """See `Application`."""
-        work = config.workload()
-        rate = f"{work.flops_per_frame:.6g} operations an example"
-        if work.operators:
-            rate += f", {work.operators:.6g} operators, {work.moved_bytes:.6g} bytes moved"
-        size = f"{work.parameter_bytes:.6g} bytes"
-        yield "  time is charged for", f"minibatches of {work.minibatch_frames}, {rate}, {size}"
+    # Stored side by side: no name is both the experiment's and the task's.
+    kind = _stored_task(table, where)
+    settings, table = split_table(kind, table)
+    top = {key: value for key, value in table.items() if key in _names(Experiment)}
+    task = kind.restore(run, settings, where, named)
+    config: AnyExperiment = cast(Any, build(Experiment, top | {TASK: task}, where))
+    # The code that was run may have changed since, and the run's hash is all that tells.
+    execution = {EXECUTED: run.config[EXECUTED]} if EXECUTED in run.config else {}
+    if identity(config.to_dict() | execution) != run.hash:
+        place = "this program" if named is None else "the run file"
+        raise UserError(f"{run.dir}: task, data or algorithm are not those of {place}")
+    return config
 
 
-def _as_application(entry: Any) -> Application[Any]:
-    """What the registry has of a name: the class of a task that trains by folds, or another."""
-    return Folds(entry) if isinstance(entry, type) else entry
-
-
-def application_of_config(config: TaskConfig) -> Application[Any]:
-    """The application of a configuration."""
-    if isinstance(config, Experiment):
-        task: Task = cast(AnyExperiment, config).task
-        return Folds(type(task))
-    return _as_application(load("tasks", config.kind))
-
-
-def application_of(table: Mapping[str, object], place: str) -> Application[Any]:
-    """The application that a run file names in ``[task]``.
+def _task_of(table: Mapping[str, object], place: str) -> type[Task]:
+    """The class of the task that a run file names.
 
     Args:
         table: the parsed file.
         place: the file, for messages.
 
     Raises:
-        UserError: the table or the name is missing, or no application has the name.
+        UserError: the table or the name is missing, or no task has the name.
     """
     task = table.get(TASK)
     if not isinstance(task, Mapping) or KIND not in task:
@@ -164,27 +110,25 @@ def application_of(table: Mapping[str, object], place: str) -> Application[Any]:
     name = str(cast(Mapping[str, object], task)[KIND])
     imported = {kind.__name__: kind for kind in dataclasses_below(Task)}
     if name in entries("tasks"):
-        return _as_application(load("tasks", name))
+        return load("tasks", name)
     if name in imported:
-        return Folds(imported[name])
+        return imported[name]
     raise name_error(f"{place}: {TASK}.{KIND}", name, entries("tasks"))
 
 
-def application_of_run(table: Mapping[str, object], place: str) -> Application[Any]:
-    """The application of a stored run, from the name of its configuration.
+def _stored_task(table: Mapping[str, object], place: str) -> type[Task]:
+    """The class of a stored run's task.
 
     Raises:
-        UserError: no application has such a name.
+        UserError: no task has such a name.
     """
-    # Loads every application, since only a loaded one knows its configuration's name.
-    loaded = [_as_application(load("tasks", name)) for name in entries("tasks")]
-    loaded += map(Folds, dataclasses_below(Task))
-    applications = {application.stored_name: application for application in loaded}
+    # Loads every task, since only a loaded one knows its stored name.
+    kinds = [*(load("tasks", name) for name in entries("tasks")), *dataclasses_below(Task)]
+    tasks = {kind.stored_name(): kind for kind in kinds}
     name = str(table.get(KIND))
-    if name not in applications:
-        allowed = f"allowed: {', '.join(applications)}"
-        raise UserError(f"{place}: {KIND}: {name!r} is not allowed; {allowed}")
-    return applications[name]
+    if name not in tasks:
+        raise UserError(f"{place}: {KIND}: {name!r} is not allowed; allowed: {', '.join(tasks)}")
+    return tasks[name]
 
 
 def load_folds(path: Path, **options: Any) -> AnyExperiment:
@@ -194,10 +138,10 @@ def load_folds(path: Path, **options: Any) -> AnyExperiment:
         UserError: also if it is of another task.
     """
     config = load_run(path, **options)
-    if not isinstance(config, Experiment):
+    if isinstance(config.task, OwnLoop):
         allowed = "allowed: a task that trains by folds, as frames; lagbench train takes all"
         raise UserError(f"{path}: {TASK}.{KIND}: not allowed: {config.kind!r}; {allowed}")
-    return cast(AnyExperiment, config)
+    return config
 
 
 def load_run(
@@ -207,7 +151,7 @@ def load_run(
     device: str = "cpu",
     progress: Callable[[str], None] = lambda line: None,
     changes: Sequence[Change] = (),
-) -> TaskConfig:
+) -> AnyExperiment:
     """Read a run file.
 
     Args:
@@ -226,13 +170,13 @@ def load_run(
         put(path, table, change)
     _import(path, table.pop(IMPORT, []))
     _import_protocol(path, table.get("protocol"))
-    application = application_of(table, str(path))
+    kind = _task_of(table, str(path))
     task: Table = table.pop(TASK)
     del task[KIND]
-    _check_keys(path, application, table, task)
+    _check_keys(path, kind, table, task)
     if seed is not None:
         table["seed"] = seed
-    return application.read(RunRequest(path, table | task, device, progress))
+    return _read(kind, RunRequest(path, table | task, device, progress))
 
 
 def put(path: Path, table: Table, change: Change) -> None:
@@ -252,7 +196,7 @@ def put(path: Path, table: Table, change: Change) -> None:
     """
     steps, value = change
     if len(steps) == 1 and steps[0] not in table and steps[0] not in (TASK, IMPORT, *SHARED):
-        is_of_task = steps[0] in application_of(table, str(path)).keys - SHARED
+        is_of_task = steps[0] in keys_of(_task_of(table, str(path))) - SHARED
         keys = [f"{TASK}.{steps[0]}"] if is_of_task else list(_find(table, steps[0]))
         if len(keys) > 1:
             allowed = f"one of {', '.join(keys)}"
@@ -305,15 +249,16 @@ def _locate(cluster: object, path: Path) -> object:
     return cluster
 
 
-def _check_keys(path: Path, application: Application[Any], top: Table, task: Table) -> None:
+def _check_keys(path: Path, kind: type[Task], top: Table, task: Table) -> None:
     """Reject keys that are unknown, derived from the rest, or not in their place.
 
     Raises:
         UserError: there is such a key.
     """
-    of_task, shared = application.keys - SHARED, application.keys & SHARED
+    keys = keys_of(kind)
+    of_task, shared = keys - SHARED, keys & SHARED
     for name in [*top, *task]:
-        if name in application.follows:
+        if name in kind.follows:
             raise UserError(f"{path}: {name}: not allowed; it follows from the rest")
     for name in top:
         if name in of_task:

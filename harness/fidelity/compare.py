@@ -14,8 +14,9 @@ from scipy.stats import (  # pyright: ignore[reportMissingTypeStubs]
 
 from harness.base.errors import UserError
 from harness.experiment.contract import EXECUTED
+from harness.experiment.experiment import OwnLoop
 from harness.experiment.folds import SEARCH
-from harness.experiment.run_file import application_of_config
+from harness.experiment.run import time_passes
 from harness.fidelity.replay import config_of, load_finished_run, named_config
 from harness.processes.recorder import PAUSE
 from harness.simulator import Cluster, Spans, Timeline
@@ -96,10 +97,13 @@ def compare_to_prediction(
     """
     run = load_finished_run(folder)
     config = config_of(run, named_config(file))
-    application = application_of_config(config)
-    pieces = application.pieces(config, say)
+    config, task = config.with_cluster(cluster), config.task
     timeline = load_timeline(run.path(TIMELINE))
-    predicted = application.time_again(config.with_cluster(cluster), pieces, run, timeline)
+    if isinstance(task, OwnLoop):
+        predicted = task.time_again(config, run, timeline)
+    else:
+        pieces = task.open(config).pieces
+        predicted = time_passes(config, pieces, len(timeline.folds)).timeline
     recorded, simulated = behaviour(timeline), behaviour(predicted)
     return Comparison(recorded, simulated, run.config.get(EXECUTED, {}).get("paced") is False)
 

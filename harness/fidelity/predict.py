@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from harness.base.errors import UserError
-from harness.experiment.contract import TaskConfig
-from harness.experiment.run import MOST_FOLDS
-from harness.experiment.run_file import application_of_config
+from harness.experiment.experiment import AnyExperiment, OwnLoop
+from harness.experiment.run import MOST_FOLDS, time_run
 from harness.fidelity.replay import config_of, load_finished_run
 from harness.simulator import Cluster
 from harness.simulator.full_run import Whole
@@ -19,7 +19,7 @@ from harness.store import Run
 
 
 def prediction(
-    config: TaskConfig,
+    config: AnyExperiment,
     pieces: Any,
     cluster: Cluster | None = None,
     workers: int | None = None,
@@ -30,7 +30,7 @@ def prediction(
 
     Args:
         config: configuration of the run.
-        pieces: its training data, see `Application.pieces`.
+        pieces: its training data, see `Problem.pieces`.
         cluster: cluster in place of the run's.
         workers: number of workers or replicas in place of the run's.
         target: folder of a finished run of these settings; its errors are shown with the times at
@@ -42,30 +42,48 @@ def prediction(
         UserError: no such run, too many workers for the data, or a run that cannot be predicted.
     """
     config = config.with_cluster(cluster, workers)
-    application = application_of_config(config)
     finished = _load_run_of_task(target, config) if target else None
-    share = application.share(config, finished, kept)
-    # The same run with one healthy worker, to which the speed-up refers.
-    single, most = application.sampled(config)
-    run, alone = time_full_run(config, pieces, share), time_full_run(single, pieces, share, most)
+    task, share = config.task, 1.0
+    if isinstance(task, OwnLoop):
+        share = task.share(finished, kept)
+        single, most = task.alone(config)
+    else:
+        if kept is not None:
+            raise UserError(f"--kept {kept}: for sequence training; this run is none")
+        single, most = _run_alone(config), MOST_FOLDS
+    run, alone = time_run(config, pieces, share), time_run(single, pieces, share, most)
     yield from _lines(config, share, run, alone)
     if finished is not None:
         yield from _format_error_times(config, finished, run)
 
 
-def time_full_run(
-    config: TaskConfig, pieces: Any, share: float = 1.0, most: int = MOST_FOLDS
-) -> Whole:
-    """Simulate a run from beginning to end; see `Application.time`."""
-    return application_of_config(config).time(config, pieces, share, most)
+def _run_alone(config: AnyExperiment) -> AnyExperiment:
+    """The same run with one healthy worker, to which the speed-up refers.
+
+    A rate search costs time once a chunk, so a whole pass is timed.
+    """
+    healthy, algorithm = replace(config.cluster, faults=()), config.algorithm.with_workers(1)
+    return replace(config, cluster=healthy, algorithm=algorithm, workers=1, passes=1)
 
 
-def _lines(config: TaskConfig, share: float, run: Whole, alone: Whole) -> Iterator[str]:
-    application = application_of_config(config)
-    worker = application.worker
-    yield f"{'cluster':28} {config.cluster.name}, {config.count} {worker}s"
+def _describe_work(config: AnyExperiment) -> Mapping[str, str]:
+    """The workload that time is charged for: values by label."""
+    work = config.workload()
+    rate = f"{work.flops_per_frame:.6g} operations an example"
+    if work.operators:
+        rate += f", {work.operators:.6g} operators, {work.moved_bytes:.6g} bytes moved"
+    size = f"{work.parameter_bytes:.6g} bytes"
+    text = f"minibatches of {work.minibatch_frames}, {rate}, {size}"
+    return {"  time is charged for": text}
+
+
+def _lines(config: AnyExperiment, share: float, run: Whole, alone: Whole) -> Iterator[str]:
+    task, worker = config.task, config.task.worker
+    yield f"{'cluster':28} {config.cluster.name}, {config.workers} {worker}s"
     yield f"{f'  {worker}s':28} machines of the cluster file, not processes here"
-    for label, value in application.describe(config, share):
+    has_loop = isinstance(task, OwnLoop)
+    lines = task.describe(config, share) if has_loop else _describe_work(config)
+    for label, value in lines.items():
         yield f"{label:28} {value}"
     yield f"{'folds a second':28} {run.per_s:.5g}"
     if run.beyond is not None:
@@ -83,7 +101,7 @@ def _lines(config: TaskConfig, share: float, run: Whole, alone: Whole) -> Iterat
     yield f"{passes:28} {config.passes} passes, {run.ends_s[-1]:.6g} s"
 
 
-def _format_error_times(config: TaskConfig, finished: Run, predicted: Whole) -> Iterator[str]:
+def _format_error_times(config: AnyExperiment, finished: Run, predicted: Whole) -> Iterator[str]:
     """Lines with the simulated times of a run's errors, one per new best error."""
     metrics = finished.metrics
     for model in ("average", "iterate"):
@@ -99,7 +117,7 @@ def _format_error_times(config: TaskConfig, finished: Run, predicted: Whole) -> 
         return
 
 
-def _load_run_of_task(folder: Path, config: TaskConfig) -> Run:
+def _load_run_of_task(folder: Path, config: AnyExperiment) -> Run:
     """Load a stored run of the same task.
 
     Raises:

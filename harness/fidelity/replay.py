@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,8 +14,11 @@ from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariable
 
 from harness.base.errors import UserError
 from harness.base.registry import load_plugins
-from harness.experiment.contract import EXECUTED, OPTIMIZED, Progress, TaskConfig
-from harness.experiment.run_file import application_of_config, application_of_run, load_run
+from harness.experiment.contract import EXECUTED, OPTIMIZED, Progress, Watch
+from harness.experiment.executors import TimelineExecutor
+from harness.experiment.experiment import AnyExperiment, OwnLoop
+from harness.experiment.run import run as execute
+from harness.experiment.run_file import load_run, restore
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Run, Store, folder_of_run
 from harness.store.schema import MODEL, TIMELINE
@@ -49,7 +53,7 @@ def load_finished_run(folder: Path) -> Run:
     return run
 
 
-def config_of(run: Run, named: TaskConfig | None = None) -> TaskConfig:
+def config_of(run: Run, named: AnyExperiment | None = None) -> AnyExperiment:
     """Restore the configuration of a stored training run, without importing what it names.
 
     Args:
@@ -63,10 +67,10 @@ def config_of(run: Run, named: TaskConfig | None = None) -> TaskConfig:
         load_plugins(group)
     table = {k: v for k, v in run.config.items() if k not in (EXECUTED, OPTIMIZED)}
     where = f"{run.dir}/config.json"
-    return application_of_run(table, where).restore(run, table, where, named)
+    return restore(run, table, where, named)
 
 
-def named_config(file: Path | None) -> TaskConfig | None:
+def named_config(file: Path | None) -> AnyExperiment | None:
     """Configuration of the run file that the user names, whose code is imported."""
     return None if file is None else load_run(file)
 
@@ -100,8 +104,21 @@ def _replay_into(run: Run, store: Store, say: Callable[[str], None], file: Path 
     def watch(progress: Progress) -> None:
         say(f"{progress.done:.1f} of {progress.passes:g} {progress.unit}, {progress.measured}")
 
-    config = config_of(run, named_config(file))
-    return application_of_config(config).replay(config, run, store, watch)
+    return execute_again(config_of(run, named_config(file)), run, store, watch)
+
+
+def execute_again(config: AnyExperiment, run: Run, store: Store, watch: Watch) -> Run:
+    """Execute a recorded run again on one device, in its recorded order.
+
+    Raises:
+        UserError: a timeline does not determine runs of its task.
+    """
+    task = config.task
+    recorded = task.recorded if isinstance(task, OwnLoop) else TimelineExecutor
+    if recorded is None:
+        raise UserError(f"{run.dir}: a run of {config.kind} has no record to replay")
+    executor = partial(recorded, timeline=load_timeline(run.path(TIMELINE)))
+    return execute(config, store, watch, executor, {"by": "a record"})
 
 
 def _sha256(tensor: torch.Tensor) -> str:

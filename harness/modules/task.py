@@ -25,7 +25,6 @@ from harness.experiment.contract import (
     EvaluationResult,
     RunRequest,
     Table,
-    TaskConfig,
     Watch,
     ignore,
     name_keys,
@@ -116,7 +115,7 @@ class Module(GradientRules, Task):
         return task, table
 
     @classmethod
-    def restore(cls, run: Run, own: Table, where: str, named: TaskConfig | None) -> Self:
+    def restore(cls, run: Run, own: Table, where: str, named: AnyExperiment | None) -> Self:
         """See `Task`; module, loss and data are those of the run file."""
         task = cast(Any, named).task if isinstance(named, Experiment) else None
         if not isinstance(task, Module):

@@ -45,7 +45,7 @@ class Rounds(OnProcesses):
         raise NoWorkersLeft(f"worker {worker} {reason}; a round needs all workers")
 
     def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
-        """See `FrameExecutor`; between rounds nothing is in flight.
+        """See `FoldExecutor`; between rounds nothing is in flight.
 
         Raises:
             NoWorkersLeft: a worker is gone.
@@ -81,7 +81,7 @@ class Rounds(OnProcesses):
         self._next += self._every
 
     def begin_stage(self) -> None:
-        """See `FrameExecutor`; workers receive the stage with their next work."""
+        """See `FoldExecutor`; workers receive the stage with their next work."""
         self._next = self._minibatches.before
 
     def capture(self) -> tuple[Arrays, Facts]:

@@ -65,7 +65,7 @@ class Awaited(NamedTuple):
 
 
 class OnProcesses:
-    """An executor on the workers of a group, as their server: see `FrameExecutor`.
+    """An executor on the workers of a group, as their server: see `FoldExecutor`.
 
     Args:
         config: configuration of the run.
@@ -126,7 +126,7 @@ class OnProcesses:
         return Timeline()
 
     def begin_stage(self) -> None:
-        """See `FrameExecutor`; workers receive the stage with their next work."""
+        """See `FoldExecutor`; workers receive the stage with their next work."""
 
     def close(self) -> None:
         """Stop all workers."""
@@ -236,7 +236,7 @@ class ServerExecutor(OnProcesses):
         super().__init__(config, *parts)
 
     def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
-        """See `FrameExecutor`.
+        """See `FoldExecutor`.
 
         Raises:
             NoWorkersLeft: no worker is left.

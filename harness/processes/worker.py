@@ -17,7 +17,6 @@ from safetensors.torch import load, save  # pyright: ignore[reportUnknownVariabl
 from torch import Tensor
 
 from harness.algorithms.contract import LocalWork, Memory
-from harness.experiment.contract import TaskConfig
 from harness.experiment.experiment import AnyExperiment, Problem
 from harness.processes.transport import Body, Header, Kind, Link, MalformedMessage, ServerGone, fill
 from harness.simulator.costs import Costs, computation_s, costs_of, folding_s
@@ -199,11 +198,11 @@ class Pacing:
     costs: Costs | None = None
 
     @classmethod
-    def from_config(cls, config: TaskConfig, paced: bool) -> Pacing:
+    def from_config(cls, config: AnyExperiment, paced: bool) -> Pacing:
         """Pacing to the run's own cluster and workload; none unless ``paced``."""
         if not paced:
             return cls()
-        return cls(costs_of(config.cluster, config.workload(), config.count, config.seed))
+        return cls(costs_of(config.cluster, config.workload(), config.workers, config.seed))
 
     def compute_s(self, worker: int, count: int) -> float:
         """Minimal duration of minibatch number ``count`` of a worker, in seconds."""

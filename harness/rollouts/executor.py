@@ -20,14 +20,15 @@ from torch import Tensor
 
 from harness.algorithms.contract import Server
 from harness.base.errors import UserError
+from harness.experiment.experiment import AnyExperiment
 from harness.replay import fold_replay as resume
 from harness.replay.fold_replay import Arrays, Facts
 from harness.replay.replica_states import to_array
 from harness.rollouts.learning import Learner, Rollout
 from harness.rollouts.policy import Weights
-from harness.rollouts.problems import check_reward
+from harness.rollouts.problems import Problems, check_reward
 from harness.rollouts.records import TRAINED, LengthQueries, RolloutRows
-from harness.rollouts.rollout_config import RolloutConfig
+from harness.rollouts.rollout_config import rollouts_of, simulation_of
 from harness.rollouts.sampling import Completion, check_sampled, draw_uniforms
 from harness.simulator import Timeline, concat
 
@@ -71,21 +72,23 @@ class RolloutExecutor:
         initial: the parameters ``[P]`` that it starts from.
     """
 
-    def __init__(self, config: RolloutConfig, initial: Tensor) -> None:
+    def __init__(self, config: AnyExperiment, initial: Tensor) -> None:
         self.config = config
-        problems = config.problems
-        policy = config.policy.make(problems.vocabulary, problems.context, config.start.seed)
+        self.task, self.group = config.task, rollouts_of(config).group
+        self.problems: Problems = self.task.problems
+        sizes = self.problems.vocabulary, self.problems.context
+        policy = self.task.policy.make(*sizes, self.task.start.seed)
         self.weights = Weights(policy.to(config.device))
         self.learner = Learner(self.weights, config)
         self.server: Server = self.learner.start(initial.to(config.device))
-        self.simulation = config.simulation()
+        self.simulation = simulation_of(config)
         self.versions = {0: self.server.model.clone()}
         self.open: dict[int, Completion] = {}  # answers so far, by number of the rollout
-        self.rows = config.policy.rows(self.weights.module)
+        self.rows = self.task.policy.rows(self.weights.module)
         self.ahead: dict[SampleRequest, Completion] = {}
         self.fresh = 0  # the newest prompt that was handed out for the first time
         self.record: dict[str, list[Any]] = {name: [] for name in (*RECORD, REWARD)}
-        self._problem = lru_cache(4096)(partial(config.problems.train, seed=config.seed))
+        self._problem = lru_cache(4096)(partial(self.problems.train, seed=config.seed))
 
     @property
     def now_s(self) -> float:
@@ -145,7 +148,7 @@ class RolloutExecutor:
         A wrong guess costs a second sampling and changes nothing: a rollout is the same with
         whatever else it is sampled.
         """
-        size = self.config.protocol.group
+        size = self.group
         if not newest.attempt:
             self.fresh = newest.prompt
         guesses = list[SampleRequest]()
@@ -165,13 +168,13 @@ class RolloutExecutor:
             prefixes.append(np.concatenate([prompt, before]))
         numbers = np.array([row.rollout for row in rows])
         attempts = np.array([row.attempt for row in rows])
-        config = self.config
-        draws = draw_uniforms(config.seed, numbers, attempts, config.problems.context)
+        task = self.task
+        draws = draw_uniforms(self.config.seed, numbers, attempts, self.problems.context)
         policy = self.weights.load(self.versions[rows[0].version])
-        answers = config.policy.sample(policy, prefixes, draws, config.temperature)
-        if config.policy.sampler is None:
+        answers = task.policy.sample(policy, prefixes, draws, task.temperature)
+        if task.policy.sampler is None:
             return list(answers)
-        shape = config.problems.vocabulary, config.problems.context
+        shape = self.problems.vocabulary, self.problems.context
         return check_sampled(policy, answers, prefixes, *shape)
 
     # -- training ------------------------------------------------------------------------
@@ -180,7 +183,7 @@ class RolloutExecutor:
         """Take the trainer's step on those rollouts that were trained on."""
         rows = rows.where(rows.fate == TRAINED)
         every = [self._close(rows, k) for k in range(len(rows))]
-        size = self.config.protocol.group
+        size = self.group
         groups = [every[k : k + size] for k in range(0, len(every), size)]
         figures = self.learner.step(self.server, groups)
         self.versions[self.server.version] = self.server.model.clone()
@@ -208,7 +211,7 @@ class RolloutExecutor:
             raise ValueError(f"rollout {rollout} has {len(answer.tokens)} tokens, not {count}")
         reward = float("nan")
         if count:
-            reward = check_reward(self.config.problems.reward(problem, answer.tokens.tolist()))
+            reward = check_reward(self.problems.reward(problem, answer.tokens.tolist()))
         facts = rollout, prompt, problem.difficulty, count, rows.fate[k], rows.trained_version[k]
         for name, fact in zip(RECORD, facts, strict=True):
             self.record[name].append(int(fact))

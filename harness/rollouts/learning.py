@@ -15,9 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from harness.algorithms.contract import Server
+from harness.algorithms.descent import LocalOptimizer
+from harness.algorithms.stale import ServerDescent
+from harness.experiment.experiment import AnyExperiment
 from harness.rollouts.losses import TokenProbabilities, cosine, group_advantages, measure
 from harness.rollouts.policy import Weights
-from harness.rollouts.rollout_config import RolloutConfig
+from harness.rollouts.rollout_config import rollouts_of
 
 CHUNK = 64
 """Rollouts that are computed together."""
@@ -86,16 +89,21 @@ class Learner:
 
     Args:
         weights: the policy's parameters; overwritten.
-        config: loss, optimizer and their settings.
+        config: the experiment: loss, optimizer, rate.
     """
 
     weights: Weights
-    config: RolloutConfig
+    config: AnyExperiment
+
+    @property
+    def optimizer(self) -> LocalOptimizer:
+        """The server's optimizer."""
+        return cast(ServerDescent, self.config.algorithm).optimizer
 
     def start(self, model: Tensor) -> Server:
         """The trainer's state with the parameters ``model [P]``."""
         server = Server(model.clone())
-        server.tensors = dict(self.config.optimizer.start(server.model.unsqueeze(0)))
+        server.tensors = dict(self.optimizer.start(server.model.unsqueeze(0)))
         server.tensors[LAST] = torch.zeros_like(model)
         return server
 
@@ -110,8 +118,8 @@ class Learner:
         rewards = torch.tensor([[row.reward for row in group] for group in groups])
         advantages = group_advantages(rewards.double()).float()
         uneven = (rewards != rewards[:, :1]).any(1)
-        chosen = [k for k in range(len(groups)) if self.config.even or bool(uneven[k])]
-        split = np.array_split(chosen, self.config.protocol.steps)
+        chosen = [k for k in range(len(groups)) if self.config.task.even or bool(uneven[k])]
+        split = np.array_split(chosen, rollouts_of(self.config).steps)
         cuts: list[list[int]] = [cut.tolist() for cut in split if len(cut)]
         parts = [self._part([groups[k] for k in cut], advantages[cut]) for cut in cuts]
         # With one part, the parameters at the beginning are those of its own step.
@@ -143,28 +151,28 @@ class Learner:
 
     def _score(self, server: Server, part: _Part) -> tuple[Tensor, Tensor]:
         policy = self.weights.load(server.model)
-        return score_tokens(policy, part.rows, self.config.temperature)
+        return score_tokens(policy, part.rows, self.config.task.temperature)
 
     def _descend(self, server: Server, part: _Part, proximal: Tensor | None) -> dict[str, float]:
         """Take one optimizer step."""
-        config, (log_probs, entropy) = self.config, self._score(server, part)
+        task, (log_probs, entropy) = self.config.task, self._score(server, part)
         before = log_probs.detach() if proximal is None else proximal
         tokens = TokenProbabilities(log_probs, part.behaviour, before, part.advantages)
-        loss = config.loss.terms(tokens).mean()
+        loss = task.loss.terms(tokens).mean()
         gradient = self.weights.slope(loss)
         norm = float((gradient @ gradient).sqrt())
         figures = {
             "loss": float(loss.detach()),
-            **measure(config.loss, tokens._replace(log_probs=log_probs.detach()), entropy),
+            **measure(task.loss, tokens._replace(log_probs=log_probs.detach()), entropy),
             "gradient_norm": norm,
             "cosine": cosine(gradient, server.tensors[LAST]),
         }
         server.tensors[LAST].copy_(gradient)
-        if config.clip is not None and norm > config.clip:
-            gradient *= config.clip / norm
+        if task.clip is not None and norm > task.clip:
+            gradient *= task.clip / norm
         model, state = server.model.unsqueeze(0), dict(server.tensors)
         del state[LAST]
         direction = gradient.unsqueeze(0)
-        config.optimizer.direct_(direction, model, state, cast(Any, self.weights))
-        server.model.sub_(direction[0], alpha=config.rate)
+        self.optimizer.direct_(direction, model, state, cast(Any, self.weights))
+        server.model.sub_(direction[0], alpha=self.config.schedule.rate)
         return figures

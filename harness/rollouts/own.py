@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -14,17 +13,13 @@ from torch import Tensor, nn
 
 from harness.base.errors import RAISED, UserError, describe_raised, name_error
 from harness.base.seeds import stream, stream_key
-from harness.base.settings import build
 from harness.experiment.digests import digest_of_code, digest_of_part
 from harness.experiment.experiment import HasIdentity
 from harness.rollouts.losses import Decoupled, Loss, Naive, Reinforce, SecondMoment
 from harness.rollouts.policy import Weights
 from harness.rollouts.problems import HELD_OUT, Addition, Problem, Problems, Reaching, Sorting
-from harness.rollouts.protocol import Rollouts
-from harness.rollouts.rollout_config import RolloutConfig, WarmStart
 from harness.rollouts.sampling import Completion, Sampler
 from harness.rollouts.sources import PolicySource
-from harness.simulator import Cluster
 
 Reward = Callable[[list[int], list[int]], float]
 """Function ``reward(prompt, answer)`` of tokens; the answer has its end, token 0, if it has one."""
@@ -308,55 +303,7 @@ def loss_of(asked: object) -> Loss:
     return asked
 
 
-def configure(
-    policy: object,
-    sampler: object,
-    problems: object,
-    reward: object,
-    test: object,
-    context: int | None,
-    cluster: Cluster,
-    protocol: object,
-    settings: Mapping[str, Any],
-) -> RolloutConfig:
-    """The configuration of a user's call; its seed is 0.
-
-    Args:
-        policy: see `policy_of`.
-        sampler: see `policy_of`.
-        problems: see `problems_of`.
-        reward: see `problems_of`.
-        test: see `problems_of`.
-        context: see `problems_of`.
-        cluster: the simulated cluster.
-        protocol: a `Rollouts`, or None for its defaults.
-        settings: further fields of the configuration.
-
-    Raises:
-        UserError: a mistake in one of them.
-    """
-    if protocol is not None and not isinstance(protocol, Rollouts):
-        text = f"a {type(protocol).__name__}; allowed: a harness.rollouts.protocol.Rollouts"
-        raise UserError(f"protocol: {text}")
-    allowed = {entry.name for entry in fields(RolloutConfig)} - FIXED
-    for name in settings:
-        if name not in allowed:
-            raise name_error("rollouts", name, allowed)
-    chosen = policy_of(policy, sampler)
-    source = problems_of(problems, chosen, reward, test, context)
-    table: dict[str, Any] = {"loss": loss_of(settings.get("loss", "decoupled")), "device": "cpu"}
-    if isinstance(source, OwnProblems):
-        if "start" in settings:
-            raise UserError(f"rollouts: {NO_START}")
-        table["start"] = WarmStart(steps=0)
-    table = {**table, **{name: value for name, value in settings.items() if name != "loss"}}
-    table |= {"policy": chosen, "problems": source, "cluster": cluster, "seed": 0}
-    return build(RolloutConfig, {**table, "protocol": protocol or Rollouts()}, "rollouts")
-
-
 NO_START = (
     "start: not with prompts of your own, whose right answers are not known; allowed: a policy that"
     " is trained already"
 )
-FIXED = {"cluster", "seed", "protocol", "policy", "problems"}
-"""Fields of a configuration that are arguments of their own."""

@@ -12,10 +12,11 @@ import numpy as np
 from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 from torch import Tensor
 
+from harness.experiment.experiment import AnyExperiment
 from harness.replay.fold_replay import Arrays, Facts
 from harness.rollouts.executor import RolloutExecutor, SampleRequest, Update
 from harness.rollouts.records import TRAINED, rollout_rows, token_rows
-from harness.rollouts.rollout_config import RolloutConfig
+from harness.rollouts.rollout_config import simulation_of
 from harness.rollouts.training import UNDER_WAY, UNDER_WAY_TOKENS
 from harness.simulator import Timeline, concat
 
@@ -29,7 +30,7 @@ class RecordedRollouts(RolloutExecutor):
         timeline: the recorded timeline.
     """
 
-    def __init__(self, config: RolloutConfig, initial: Tensor, timeline: Timeline) -> None:
+    def __init__(self, config: AnyExperiment, initial: Tensor, timeline: Timeline) -> None:
         super().__init__(config, initial)
         self._timeline, self._cut = timeline, 0
         self._known, self._stretches = rollout_rows(timeline), token_rows(timeline)
@@ -71,7 +72,7 @@ class RecordedRollouts(RolloutExecutor):
         raise ValueError("a replay cannot be resumed")
 
 
-def time_record(config: RolloutConfig, timeline: Timeline, recorded: Any) -> Timeline:
+def time_record(config: AnyExperiment, timeline: Timeline, recorded: Any) -> Timeline:
     """Simulate the cluster again, with rollouts of the lengths on record.
 
     The length that a rollout had at last is longer than what it had at any exchange of weights, so
@@ -86,7 +87,7 @@ def time_record(config: RolloutConfig, timeline: Timeline, recorded: Any) -> Tim
     lengths = dict(zip(rows.rollout.tolist(), rows.tokens.tolist(), strict=True))
     pairs = (columns[name].tolist() for name in (UNDER_WAY, UNDER_WAY_TOKENS))
     lengths |= dict(zip(*pairs, strict=True))
-    simulation, segments = config.simulation(), list[Timeline]()
+    simulation, segments = simulation_of(config), list[Timeline]()
     while simulation.version < len(timeline.folds):
         before = simulation.version
         segments.append(simulation.advance(folds=1))

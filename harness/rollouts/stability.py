@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from harness.experiment.contract import Configuration, Progress, Watch
-from harness.experiment.experiment import plain
+from harness.experiment.experiment import AnyExperiment, plain
 from harness.rollouts.executor import RolloutExecutor
-from harness.rollouts.rollout_config import RolloutConfig
+from harness.rollouts.rollout_config import start_of
 from harness.rollouts.sampling import score_samples
 from harness.rollouts.starting import initial
 from harness.rollouts.training import DECIDING, computing
@@ -39,7 +39,7 @@ class StabilityConfig(Configuration):
         probe: prompts of a probe, with one sampled answer each.
     """
 
-    training: RolloutConfig
+    training: AnyExperiment
     share: float = 0.5
     every: int = 4
     probe: int = 256
@@ -71,7 +71,7 @@ class StabilityConfig(Configuration):
         def execute(writer: RunWriter) -> None:
             with computing():
                 executor = RolloutExecutor(
-                    self.training, initial(self.training.start_config, store, watch)
+                    self.training, initial(start_of(self.training), store, watch)
                 )
                 writer.finish("done", _train(self, executor, writer, watch))
 
@@ -82,7 +82,7 @@ def _train(
     config: StabilityConfig, executor: RolloutExecutor, writer: RunWriter, watch: Watch
 ) -> dict[str, float]:
     """Train to the collapse or the end; a figure that is not finite is a collapse, too."""
-    problems, updates = config.training.problems, config.training.updates
+    problems, updates = executor.problems, config.training.task.updates
     prompts = [problems.train(APART + k, config.seed) for k in range(config.probe)]
 
     def probe(count: int) -> float:

@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 from harness.experiment.contract import Configuration, Progress, Watch
-from harness.experiment.experiment import plain
+from harness.experiment.experiment import AnyExperiment, plain
 from harness.rollouts.executor import RolloutExecutor
 from harness.rollouts.learning import score_tokens
 from harness.rollouts.losses import Loss, TokenProbabilities, group_advantages
 from harness.rollouts.policy import Weights
-from harness.rollouts.rollout_config import RolloutConfig
+from harness.rollouts.rollout_config import rollouts_of, start_of
 from harness.rollouts.sampling import Completion, draw_uniforms
 from harness.rollouts.starting import initial
 from harness.rollouts.training import computing
@@ -49,7 +49,7 @@ class StaleGradientConfig(Configuration):
         groups: groups of a block, each of another prompt.
     """
 
-    training: RolloutConfig
+    training: AnyExperiment
     stalenesses: tuple[int, ...]
     versions: tuple[int, ...]
     blocks: int
@@ -75,7 +75,7 @@ class StaleGradientConfig(Configuration):
 
         def execute(writer: RunWriter) -> None:
             with computing():
-                start = initial(self.training.start_config, store, watch)
+                start = initial(start_of(self.training), store, watch)
                 watch(Progress(writer.hash, 0.0, 1.0, "gradients of stale rollouts"))
                 writer.finish("done", _measure(self, start))
 
@@ -191,7 +191,7 @@ def estimate_square_norm(blocks: Tensor) -> float:
 
 def _measure(config: StaleGradientConfig, start: Tensor) -> dict[str, float]:
     """Summary of the measurement."""
-    executor = RolloutExecutor(config.training, start)
+    executor, task = RolloutExecutor(config.training, start), config.training.task
     models = [executor.server.model.clone()]
     while len(models) <= max(config.versions):
         executor.advance()
@@ -202,9 +202,9 @@ def _measure(config: StaleGradientConfig, start: Tensor) -> dict[str, float]:
         behaviours = [models[version - staleness] for staleness in config.stalenesses]
         rows = [
             compare_gradients(
-                executor.weights, config.training.loss,
+                executor.weights, task.loss,
                 _sample(config, executor.weights, models[version], version, block),
-                models[version], behaviours, config.training.temperature,
+                models[version], behaviours, task.temperature,
             )
             for block in range(config.blocks)
         ]  # fmt: skip
@@ -228,8 +228,8 @@ def _sample(
     config: StaleGradientConfig, weights: Weights, model: Tensor, version: int, block: int
 ) -> Groups:
     """Groups of a block, sampled by a version; no prompt number is used twice."""
-    training = config.training
-    group, problems = training.protocol.group, training.problems
+    training, task = config.training, config.training.task
+    group, problems = rollouts_of(training).group, task.problems
     begin = APART + (version * config.blocks + block) * config.groups
     questions = [problems.train(begin + k, training.seed) for k in range(config.groups)]
     questions = [problem for problem in questions for _ in range(group)]
@@ -237,9 +237,7 @@ def _sample(
     numbers = np.arange(begin * group, begin * group + len(questions))
     draws = draw_uniforms(training.seed, numbers, np.zeros_like(numbers), problems.context)
     policy = weights.load(model)
-    answers: Sequence[Completion] = training.policy.sample(
-        policy, prompts, draws, training.temperature
-    )
+    answers: Sequence[Completion] = task.policy.sample(policy, prompts, draws, task.temperature)
     rewards = [
         problems.reward(problem, answer.tokens.tolist())
         for problem, answer in zip(questions, answers, strict=True)

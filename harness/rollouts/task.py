@@ -1,40 +1,38 @@
-"""Training by rollouts as an application: its run files, timing and prediction."""
+"""Training by rollouts as a task: its settings, run files, calls, timing and prediction."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from functools import partial
-from typing import Any
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Self, cast
 
-from harness.base.errors import UserError
+from harness.algorithms.descent import AdamW
+from harness.algorithms.schedules import Constant
+from harness.algorithms.stale import ServerDescent
+from harness.base.errors import UserError, name_error
 from harness.base.registry import find_object
 from harness.base.settings import build, setting
-from harness.experiment.contract import (
-    TASK,
-    Application,
-    RunRequest,
-    Say,
-    Table,
-    TaskConfig,
-    Watch,
-    key_in_file,
-    name_keys,
+from harness.experiment.contract import TASK, RunRequest, Table, Watch, ignore, name_keys
+from harness.experiment.experiment import (
+    AnyExperiment,
+    Experiment,
+    Judged,
+    Opened,
+    OwnLoop,
 )
-from harness.rollouts.own import NO_START, OwnProblems, policy_of, problems_of
+from harness.rollouts.losses import Decoupled, Loss
+from harness.rollouts.own import NO_START, OwnProblems, loss_of, policy_of, problems_of
 from harness.rollouts.problems import Addition, Problems
+from harness.rollouts.protocol import Rollouts
 from harness.rollouts.recorded_rollouts import RecordedRollouts, time_record
-from harness.rollouts.rollout_config import RolloutConfig
-from harness.rollouts.sources import SmallTransformer
-from harness.rollouts.training import ROLLOUTS as RECORDED
-from harness.rollouts.training import train_rollouts
-from harness.simulator import Simulation, Timeline
+from harness.rollouts.rollout_config import WarmStart, rollouts_of, start_of
+from harness.rollouts.sources import PolicySource, SmallTransformer
+from harness.rollouts.starting import initial
+from harness.rollouts.training import ROLLOUTS, RolloutTraining, computing
+from harness.simulator import Cluster, Simulation, Timeline, Workload
 from harness.simulator.full_run import Whole, steady_rate
-from harness.simulator.timeline_file import load_timeline
-from harness.store import Run, Store
-from harness.store.schema import TIMELINE
-
-__all__ = ["ROLLOUTS"]
+from harness.store import Run, RunWriter, Store
 
 
 @dataclass(frozen=True)
@@ -57,71 +55,225 @@ class OwnTable:
     context: int | None = setting(None, at_least=2, at_most=100_000)
 
 
-class RolloutApplication(Application[RolloutConfig]):
-    """Training by rollouts: see `Application`."""
+@dataclass(frozen=True, kw_only=True)
+class Policy(OwnLoop):
+    """A policy that learns from rewarded rollouts, as a task.
 
-    config = RolloutConfig
-    worker = "generator"
-    tables = (OwnTable,)
-    follows = ("device",)
+    Of its experiment, workers are generators of the cluster. The protocol is `Rollouts`:
+    generators, buffer and trainer, with groups, batch and optimizer steps. The algorithm is
+    `ServerDescent`, whose optimizer is the trainer's, at a constant rate. There is one pass;
+    progress is a share of the updates.
 
-    def read(self, asked: RunRequest) -> RolloutConfig:
-        """See `Application`."""
-        table = {"seed": 0, **asked.table}
-        # Taken out of the table here, since no field of the configuration has their names.
-        own_names = {entry.name for entry in fields(OwnTable)} & table.keys()
-        own_keys = {name: table.pop(name) for name in own_names}
-        table |= {"cluster": asked.cluster(), "device": asked.device}
-        if own_keys or any(isinstance(table.get(name), str) for name in ("policy", "problems")):
+    Args:
+        policy: the policy that is trained.
+        problems: the problems, which reward its answers.
+        loss: the policy-gradient loss.
+        updates: steps of the trainer.
+        temperature: of sampling, and of the probabilities that are learnt.
+        even: whether groups that are all right or all wrong are trained on; their advantages are
+            zero, but their tokens count in the mean.
+        clip: largest norm of a gradient; a larger one is scaled to it. Without it none is.
+        held_out: number of held-out problems.
+        start: the supervised training that it starts from.
+
+    Raises:
+        UserError: settings that do not go together.
+    """
+
+    kind: ClassVar[str] = "rollouts"
+    worker: ClassVar[str] = "generator"
+    protocol: ClassVar[str] = "Rollouts"
+    tables: ClassVar[Sequence[type[Any]]] = (OwnTable,)
+    recorded: ClassVar[Any] = RecordedRollouts
+    usual: ClassVar[Mapping[str, Any]] = {
+        "algorithm": {"is": "ServerDescent"},
+        "schedule": {"is": "Constant", "rate": 2e-4},
+        "protocol": {},
+        "workers": 1,
+        "evaluations": 4,
+    }
+
+    policy: PolicySource = field(default_factory=SmallTransformer)
+    problems: Problems = field(default_factory=Addition)
+    loss: Loss = field(default_factory=Decoupled)
+    updates: int = setting(100, at_least=0, at_most=10_000_000)
+    temperature: float = setting(1.0, at_least=1e-3, at_most=1e3)
+    even: bool = False
+    clip: float | None = setting(None, above=0.0)
+    held_out: int = setting(500, at_least=1, at_most=1_000_000)
+    start: WarmStart = field(default_factory=WarmStart)
+
+    @classmethod
+    def read(cls, asked: RunRequest, own: Table) -> tuple[Self, Table]:
+        """See `Task`."""
+        table: Table = {key: value for key, value in asked.table.items() if key not in own}
+        # Taken out here, since no field of the task has their names.
+        own_names = {entry.name for entry in fields(OwnTable)} & own.keys()
+        own_keys = {name: own.pop(name) for name in own_names}
+        if own_keys or any(isinstance(own.get(name), str) for name in ("policy", "problems")):
             with name_keys(asked.task):
-                table |= _find_own(asked, own_keys, table)
-        return build(RolloutConfig, table, str(asked.path), named=key_in_file)
+                own |= _find_own(asked, own_keys, own)
+        return build(cls, own, str(asked.path), TASK), {**table, "cluster": asked.cluster()}
 
-    def restore(
-        self, run: Run, table: Table, where: str, named: TaskConfig | None = None
-    ) -> RolloutConfig:
-        """See `Application`.
+    @classmethod
+    def restore(cls, run: Run, own: Table, where: str, named: AnyExperiment | None) -> Self:
+        """See `Task`.
 
         Raises:
             UserError: its policy or its problems were a user's own.
         """
         for name in ("policy", "problems"):
-            if str(table.get(name, {}).get("is", "")).startswith("Own"):
+            if str(own.get(name, {}).get("is", "")).startswith("Own"):
                 raise UserError(f"{run.dir}: {name}: a user's own; allowed: one of lagbench")
-        return super().restore(run, table, where, named)
+        return super().restore(run, own, where, named)
 
-    def execute(self, config: RolloutConfig, store: Store, watch: Watch) -> Run:
-        """See `Configuration`."""
-        return train_rollouts(config, store, watch)
+    def check(self, experiment: AnyExperiment) -> None:
+        """See `Task`."""
+        protocol = experiment.protocol
+        parts = {"protocol": Rollouts, "algorithm": ServerDescent, "schedule": Constant}
+        for name, kind in parts.items():
+            value = getattr(experiment, name)
+            if not isinstance(value, kind):
+                mistake = f"{type(value).__name__} is not allowed with rollouts"
+                raise UserError(f"{name}: {mistake}; allowed: {kind.__name__}")
+        if experiment.passes != 1:
+            raise UserError(f"passes: {experiment.passes}; allowed with rollouts: 1, see updates")
+        if isinstance(protocol, Rollouts) and protocol.group < 2:
+            allowed = "at least 2, since a rollout is compared with others of its group"
+            raise UserError(f"protocol.group: {protocol.group} is not allowed; allowed: {allowed}")
 
-    def replay(self, config: RolloutConfig, recorded: Run, store: Store, watch: Watch) -> Run:
-        """See `Application`."""
-        timeline = load_timeline(recorded.path(TIMELINE))
-        executor = partial(RecordedRollouts, timeline=timeline)
-        return train_rollouts(config, store, watch, executor, {"by": "a record"})
+    @property
+    def size(self) -> int:
+        """See `Task`: updates, of which the length of a run follows."""
+        return self.updates
 
-    def pieces(self, config: RolloutConfig, say: Say) -> None:
-        """None: problems are made by number."""
+    @property
+    def judged(self) -> Judged:
+        """The share of held-out problems that are answered wrongly."""
+        return Judged("error", is_share=True)
 
-    def time(self, config: RolloutConfig, pieces: None, share: float, most: int) -> Whole:
-        """See `Application`; lengths are drawn by the protocol's law."""
+    def example_weight(self, experiment: AnyExperiment) -> float:
+        """See `Task`."""
+        return 1.0 / self.held_out
+
+    def workload(self, experiment: AnyExperiment, stage: int = 0) -> Workload:
+        """See `Task`: the cluster's, or that of nothing: the protocol charges all but copies."""
+        return experiment.cluster.workload or Workload(1, 0.0, 0.0)
+
+    def open(
+        self, experiment: AnyExperiment, store: Store | None = None, watch: Watch = ignore
+    ) -> PolicyData:
+        """See `Task`; problems are made by number."""
+        return PolicyData(store)
+
+    def train(
+        self,
+        writer: RunWriter,
+        experiment: AnyExperiment,
+        problem: PolicyData,
+        watch: Watch,
+        executed_by: Any,
+    ) -> None:
+        """See `OwnLoop`."""
+        assert problem.store is not None  # it is opened for training
+        start = initial(start_of(experiment), problem.store, watch)
+        options = () if executed_by is None else (executed_by,)
+        RolloutTraining(writer, experiment, start, watch, *options).run()
+
+    def time(self, experiment: AnyExperiment, pieces: object, share: float, most: int) -> Whole:
+        """See `OwnLoop`; lengths are drawn by the protocol's law."""
         simulation = Simulation(
-            config.cluster, config.protocol, config.workload(), config.workers, config.seed
+            experiment.cluster,
+            rollouts_of(experiment),
+            experiment.workload(),
+            experiment.workers,
+            experiment.seed,
         )
-        timeline = simulation.advance(folds=min(config.updates, most))
-        return Whole.from_timeline(timeline, steady_rate(timeline), [config.updates])
+        timeline = simulation.advance(folds=min(self.updates, most))
+        return Whole.from_timeline(timeline, steady_rate(timeline), [self.updates])
 
-    def time_again(
-        self, config: RolloutConfig, pieces: None, run: Run, timeline: Timeline
-    ) -> Timeline:
-        """See `Application`; rollouts have the lengths of the record."""
-        return time_record(config, timeline, run.path(RECORDED))
+    def time_again(self, experiment: AnyExperiment, run: Run, timeline: Timeline) -> Timeline:
+        """See `OwnLoop`; rollouts have the lengths of the record."""
+        return time_record(experiment, timeline, run.path(ROLLOUTS))
 
-    def describe(self, config: RolloutConfig, share: float) -> Iterator[tuple[str, str]]:
-        """See `Application`."""
-        protocol = config.protocol
-        law = f"{protocol.tokens:g} tokens, {protocol.tokens_law}"
-        yield "  lengths of rollouts", law
+    def describe(self, experiment: AnyExperiment, share: float) -> Mapping[str, str]:
+        """See `OwnLoop`."""
+        protocol = rollouts_of(experiment)
+        return {"  lengths of rollouts": f"{protocol.tokens:g} tokens, {protocol.tokens_law}"}
+
+
+class PolicyData(Opened):
+    """What a training by rollouts needs from elsewhere: the store of its start.
+
+    Args:
+        store: the store; None if nothing is trained.
+    """
+
+    pieces: Any = ()
+
+    def __init__(self, store: Store | None) -> None:
+        self.store = store
+
+    def computing(self, *, alone: bool) -> AbstractContextManager[object]:
+        """See `Opened`."""
+        del alone
+        return computing()
+
+
+def configure(
+    policy: object,
+    sampler: object,
+    problems: object,
+    reward: object,
+    test: object,
+    context: int | None,
+    cluster: Cluster,
+    protocol: object,
+    settings: Mapping[str, Any],
+) -> Experiment[Policy]:
+    """The experiment of a user's call; its seed is 0.
+
+    Args:
+        policy: see `policy_of`.
+        sampler: see `policy_of`.
+        problems: see `problems_of`.
+        reward: see `problems_of`.
+        test: see `problems_of`.
+        context: see `problems_of`.
+        cluster: the simulated cluster.
+        protocol: a `Rollouts`, or None for its defaults.
+        settings: further fields of the task, and ``rate``, ``optimizer``, ``workers`` and
+            ``evaluations``.
+
+    Raises:
+        UserError: a mistake in one of them.
+    """
+    if protocol is not None and not isinstance(protocol, Rollouts):
+        text = f"a {type(protocol).__name__}; allowed: a harness.rollouts.protocol.Rollouts"
+        raise UserError(f"protocol: {text}")
+    allowed = {entry.name for entry in fields(Policy)} - {"policy", "problems"}
+    for name in settings:
+        if name not in allowed | {"rate", "optimizer", "workers", "evaluations"}:
+            raise name_error("rollouts", name, allowed)
+    chosen = policy_of(policy, sampler)
+    source = problems_of(problems, chosen, reward, test, context)
+    table = {name: value for name, value in settings.items() if name in allowed}
+    table["loss"] = loss_of(settings.get("loss", "decoupled"))
+    if isinstance(source, OwnProblems):
+        if "start" in settings:
+            raise UserError(f"rollouts: {NO_START}")
+        table["start"] = WarmStart(steps=0)
+    task = build(Policy, {**table, "policy": chosen, "problems": source}, "rollouts")
+    optimizer = settings.get("optimizer", AdamW())
+    top = {name: settings[name] for name in ("workers", "evaluations") if name in settings}
+    parts = {
+        "schedule": build(Constant, {"rate": settings.get("rate", 2e-4)}, "rollouts"),
+        "algorithm": build(ServerDescent, {"optimizer": optimizer}, "rollouts"),
+        "protocol": protocol or Rollouts(),
+    }
+    top = {"workers": 1, "evaluations": 4} | top | parts
+    table = {**top, "task": task, "cluster": cluster}
+    return build(cast(Any, Experiment), table, "rollouts")
 
 
 def _find_own(request: RunRequest, names: Table, table: Table) -> Table:
@@ -152,6 +304,3 @@ def _find_own(request: RunRequest, names: Table, table: Table) -> Table:
     if "start" in table:
         raise UserError(NO_START)
     return {"start": {"steps": 0}, "policy": policy, "problems": problems}
-
-
-ROLLOUTS = RolloutApplication()

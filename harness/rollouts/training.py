@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
@@ -14,16 +14,13 @@ import torch
 from torch import Tensor
 
 from harness.experiment.contract import Progress, Watch
+from harness.experiment.experiment import AnyExperiment
 from harness.experiment.loop import Diverged, Training, describe_divergence
-from harness.experiment.run import identity_config
 from harness.replay.fold_replay import Arrays, Facts
 from harness.rollouts.executor import REWARD, RolloutExecutor
 from harness.rollouts.records import ROLLOUTS, TRAINED, rollout_rows
-from harness.rollouts.rollout_config import RolloutConfig
 from harness.rollouts.sampling import score_greedily
-from harness.rollouts.starting import initial
 from harness.simulator import Timeline
-from harness.store import Run, RunWriter, Store
 from harness.store.schema import Outcome
 
 DECIDING = ("gradient_norm", "log_prob")
@@ -32,7 +29,7 @@ DECIDING = ("gradient_norm", "log_prob")
 UNDER_WAY, UNDER_WAY_TOKENS = "under_way", "under_way_tokens"
 """Its columns for rollouts that are not trained on at the end: number, and tokens as told."""
 
-ExecutedBy = Callable[[RolloutConfig, Tensor], RolloutExecutor]
+ExecutedBy = Callable[[AnyExperiment, Tensor], RolloutExecutor]
 """Function from a configuration and initial parameters ``[P]`` to an executor."""
 
 
@@ -47,7 +44,7 @@ class RolloutTraining(Training[RolloutExecutor]):
         executed_by: makes the executor.
     """
 
-    config: RolloutConfig
+    config: AnyExperiment
     start: Tensor
     watch: Watch
     executed_by: ExecutedBy = RolloutExecutor
@@ -55,19 +52,20 @@ class RolloutTraining(Training[RolloutExecutor]):
     def __post_init__(self) -> None:
         config = self.config
         self.executor = self.executed_by(config, self.start)
-        self.held_out = config.problems.held_out(config.held_out)
-        share = config.updates / config.evaluations
+        self.updates: int = config.task.updates
+        self.held_out = self.executor.problems.held_out(config.task.held_out)
+        share = self.updates / config.evaluations
         self.due = {ceil(share * (k + 1)) for k in range(config.evaluations)}
         self.resume()
 
     @property
     def epoch(self) -> float:
         """Share of the updates that are done."""
-        return self.executor.server.version / max(1, self.config.updates)
+        return self.executor.server.version / max(1, self.updates)
 
     def step(self) -> bool:
         """See `Training`: one update, and an evaluation where one is due."""
-        if self.executor.server.version == self.config.updates:
+        if self.executor.server.version == self.updates:
             return False
         update = self.executor.advance()
         self.segments.append(update.happened)
@@ -78,19 +76,19 @@ class RolloutTraining(Training[RolloutExecutor]):
             raise Diverged
         if self.executor.server.version in self.due:
             self.evaluate()
-        return self.executor.server.version < self.config.updates
+        return self.executor.server.version < self.updates
 
     def evaluate(self) -> None:
         """See `Training`: greedy answers to the held-out problems."""
         policy = self.executor.weights.load(self.executor.server.model)
-        score = score_greedily(policy, self.config.problems, self.held_out)
+        score = score_greedily(policy, self.executor.problems, self.held_out)
         self.log("score", score.mean)
         self.log(f"{self.config.judged}/iterate", 1.0 - score.mean)
         for difficulty, mean in score.by_difficulty.items():
             self.log(f"score/{difficulty}", mean)
         self.log("answer_tokens", score.tokens)
         step, text = self.executor.server.version, f"score {score.mean:.1%}"
-        self.watch(Progress(self.writer.hash, step, max(1, self.config.updates), text, "updates"))
+        self.watch(Progress(self.writer.hash, step, max(1, self.updates), text, "updates"))
 
     def finish(self) -> None:
         """See `Training`; the last evaluation was at the last update."""
@@ -129,9 +127,11 @@ class RolloutTraining(Training[RolloutExecutor]):
         return summary, "" if status == "done" else self._describe_divergence()
 
     def _describe_divergence(self) -> str:
-        stage, rows = type(self.config.loss).__name__, self.writer.rows()
+        stage, rows = type(self.config.task.loss).__name__, self.writer.rows()
         unit = "of the held-out answers right"
-        return describe_divergence(stage, self.moment(), rows, "score", self.config.rate, unit)
+        return describe_divergence(
+            stage, self.moment(), rows, "score", self.config.schedule.rate, unit
+        )
 
 
 def measure_rollouts(timeline: Timeline, recorded: Arrays) -> dict[str, float]:
@@ -182,31 +182,3 @@ def computing() -> Generator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def train_rollouts(
-    config: RolloutConfig,
-    store: Store,
-    watch: Watch,
-    executed_by: ExecutedBy = RolloutExecutor,
-    how: Mapping[str, object] | None = None,
-) -> Run:
-    """Load the finished run of a configuration from the store, or train or resume it.
-
-    Args:
-        config: configuration of the run.
-        store: store of the run and of its start.
-        watch: receives progress.
-        executed_by: makes the executor, by default of a simulated cluster.
-        how: the part of the identity that names another executor.
-
-    Raises:
-        UserError: a start without success, or a sampler or reward that cannot be used.
-    """
-
-    def execute(writer: RunWriter) -> None:
-        start = initial(config.start_config, store, watch)
-        RolloutTraining(writer, config, start, watch, executed_by).run()
-
-    with computing():
-        return store.obtain(identity_config(config, how), execute)

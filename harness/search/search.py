@@ -368,12 +368,12 @@ class LargestRateConfig(RateSearchConfig):
     missing if no such rate was found.
 
     Args:
-        training: the training at any rate, with a field ``rate``.
+        training: the training, at any rate.
         lowest, highest: ends of the search; an end is tried only if the search converges to it.
         halvings: number of halvings of the distance between their logarithms.
     """
 
-    training: Configuration
+    training: AnyExperiment
     lowest: float = setting(above=0.0)
     highest: float = setting(above=0.0)
     halvings: int = setting(at_least=1)
@@ -386,7 +386,7 @@ class LargestRateConfig(RateSearchConfig):
 
     def with_rate(self, rate: float) -> Configuration:
         """See `RateSearchConfig`."""
-        return replace(cast(Any, self.training), rate=rate)
+        return self.training.with_rate(rate)
 
     def find(self, run_at: Callable[[float], Run], writer: RunWriter) -> dict[str, Any]:
         """See `RateSearchConfig`."""

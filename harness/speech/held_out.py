@@ -15,11 +15,11 @@ from harness.acoustics import language_model
 from harness.acoustics.graph import Graph, decoding_graph
 from harness.acoustics.mmi import SequenceCriterion
 from harness.acoustics.scoring import Sentence, TuningResult, recognise, tune, word_errors
+from harness.experiment.experiment import AnyExperiment
 from harness.networks.feedforward import Dnn
 from harness.simulator import Timeline
 from harness.speech.decoding import DecodeStats, Tally, log_posteriors, references_of, sample_evenly
 from harness.speech.evaluation import BEAM
-from harness.speech.sequence import SequenceConfig
 from harness.tasks.order import Examples
 
 
@@ -143,7 +143,7 @@ class SequenceEvaluator:
         return int((posteriors.argmax(1) != self.corpus.targets[start:][: len(posteriors)]).sum())
 
 
-def lags(timeline: Timeline, config: SequenceConfig) -> dict[str, float]:
+def lags(timeline: Timeline, config: AnyExperiment) -> dict[str, float]:
     """Mean, median and 95th percentile of the lags from each kind of read, in folds and seconds."""
     return {
         f"{name}_{unit}_{figure}": value

@@ -1,33 +1,58 @@
-"""Sequence training as an application: its run files and prediction."""
+"""Sequence training of speech as a task: its settings, run files, and timing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any, cast
+from collections.abc import Mapping
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 
-from data_synth.corpus import Utterances
+from data_synth.corpus import Corpus, Utterances
+from harness.acoustics.mmi import Criterion
+from harness.algorithms.async_sgd import AsyncSgd, Gradients
+from harness.algorithms.schedules import Constant
 from harness.base.errors import UserError
-from harness.base.settings import build
+from harness.base.seeds import SHORT
+from harness.base.settings import build, find_changed, setting
 from harness.experiment.contract import (
     TASK,
     WITHOUT_LIMIT,
-    Application,
+    Reads,
     RunRequest,
-    Say,
+    Table,
     Watch,
-    key_in_file,
+    ignore,
 )
-from harness.simulator import Timeline, concat
+from harness.experiment.experiment import (
+    AnyExperiment,
+    Experiment,
+    Judged,
+    Opened,
+    OwnLoop,
+    split_table,
+)
+from harness.experiment.run import run
+from harness.networks.feedforward import denormals_flushed
+from harness.simulator import ParameterServer, Timeline, Workload, concat
 from harness.simulator.full_run import Whole, steady_rate
+from harness.simulator.protocols.contract import TimingProtocol
+from harness.simulator.timeline import inner_lag, outer_lag, pass_lag, push_lag
 from harness.speech.frames import corpus_of
 from harness.speech.protocol import Sequence
-from harness.speech.sequence import SequenceConfig
-from harness.speech.sequence_training import train_sequence
-from harness.speech.task import FOLLOWS, load_corpus_with_targets, read_corpus
-from harness.store import Run, Store
+from harness.speech.sequence import Plateau, orders_of, simulation_of
+from harness.speech.sequence_training import SequenceTraining
+from harness.speech.task import (
+    FOLLOWS,
+    Frames,
+    final_model,
+    load_corpus_with_targets,
+    read_corpus,
+)
+from harness.store import Run, RunWriter, Store
+from harness.store.schema import MODEL
 
 SHARED = ("corpus", "scale", "corpus_seed", "cluster", "timed_layers")
 """Fields that a sequence training and its start share."""
@@ -35,45 +60,181 @@ SHARED = ("corpus", "scale", "corpus_seed", "cluster", "timed_layers")
 SAMPLE = 2000
 """Folds of the single-replica simulation that speed-ups are computed from."""
 
+ORDERS = ("none", "on the fly", "full")
 
-class SequenceApplication(Application[SequenceConfig]):
-    """Sequence training of speech: see `Application`."""
 
-    config = SequenceConfig
-    worker = "replica"
+@dataclass(frozen=True, kw_only=True)
+class Sequences(OwnLoop):
+    """Asynchronous sequence training of speech, as a task.
 
-    follows = FOLLOWS
+    Of its experiment, workers are replicas: each has a decoder, a trainer and a part of the
+    utterances. The protocol is `Sequence`, whose ``slots`` are the frames of a minibatch; rates
+    multiply gradients summed over it. ``passes`` of 0 only evaluate the initial model. ``tested``
+    says whether words are recognised: on held-out speech at each evaluation, and on the test sets
+    at the end. The algorithm is `AsyncSgd`, or another with gradients as contributions; the
+    staleness that it receives is that of inner gradients. ``shuffling`` ``"none"`` trains on one
+    utterance after another, ``"on the fly"`` on a frame of each slot's utterance (paper 3, section
+    3.1), ``"full"`` on frames of all utterances, which are decoded together at the start of a pass.
 
-    def read(self, asked: RunRequest) -> SequenceConfig:
-        """See `Application`; the table ``start`` omits the keys it shares with the run.
+    Args:
+        corpus: name of a corpus, or folder of a saved one (docs/corpora.md).
+        scale: size of a generated corpus: smoke, laptop, overnight, gpu or paper.
+        corpus_seed: seed of a generated corpus.
+        fingerprint: SHA-256 of the corpus's content.
+        start: the cross-entropy training whose final model is the initial model.
+        criterion: the sequence criterion, from which decoders compute outer gradients.
+        timed_layers: units of every layer of the network whose time and bytes the cluster is
+            charged for; inputs and outputs included.
+        layers: layers that are updated: ``"all"``, or only the ``"last"``.
+        update_silence: whether the outputs for silence are updated.
+        frames: frames in minibatches: those ``"kept"`` by rejection and cancellation, or
+            ``"all"``, of which the others have an outer gradient of zero.
+        held_out: number of development utterances for evaluations, evenly spaced.
+        order: order of the n-gram language model for decoding the test sets.
+
+    Raises:
+        UserError: settings that are not allowed, or do not go together.
+    """
+
+    kind: ClassVar[str] = "sequence"
+    worker: ClassVar[str] = "replica"
+    protocol: ClassVar[str] = "Sequence"
+    follows: ClassVar[Listed[str]] = FOLLOWS
+    usual: ClassVar[Mapping[str, Any]] = {
+        "criterion": {},
+        "algorithm": {"is": "AsyncSgd"},
+        "protocol": {},
+        "shuffling": "on the fly",
+        "workers": 1,
+        "evaluations": 4,
+        "tested": "at the end",
+    }
+
+    corpus: str
+    scale: str
+    corpus_seed: int
+    fingerprint: str
+    start: Experiment[Frames]
+    criterion: Criterion
+    timed_layers: tuple[int, ...]
+    layers: Literal["all", "last"] = "all"
+    update_silence: bool = True
+    frames: Literal["kept", "all"] = "kept"
+    held_out: int = setting(200, at_least=1)
+    order: int = setting(3, at_least=1)
+
+    @classmethod
+    def read(cls, asked: RunRequest, own: Table) -> tuple[Self, Table]:
+        """See `Task`; the table ``start`` omits the keys it shares with the run.
 
         Raises:
             UserError: ``start`` is missing, or sets a shared or derived key.
         """
-        asked = replace(asked, table={"seed": 0, "criterion": {}, **asked.table})
-        start: object = asked.table.get("start")
+        start: object = own.get("start")
         if not isinstance(start, Mapping):
             lack = "start: missing; needed: a table with the run it starts from"
             raise UserError(asked.task + lack)
         part = dict(cast(Mapping[str, Any], start))
         asked.refuse([f"{TASK}.start.{name}" for name in (*FOLLOWS, *SHARED) if name in part])
         table = read_corpus(asked, part.get("hidden"))
-        shared = {name: table[name] for name in (*SHARED, "fingerprint", "device")}
-        table["start"] = {**part, **shared}
-        return build(SequenceConfig, table, str(asked.path), named=key_in_file)
+        table["start"] = part | {name: table[name] for name in (*SHARED, "fingerprint", "device")}
+        settings, rest = split_table(cls, table)
+        return build(cls, settings, str(asked.path), TASK), rest
 
-    def execute(self, config: SequenceConfig, store: Store, watch: Watch) -> Run:
-        """See `Configuration`."""
-        return train_sequence(
-            config, load_corpus_with_targets(config.start, store, watch), store, watch
+    def check(self, experiment: AnyExperiment) -> None:
+        """See `Task`."""
+        algorithm, shards = experiment.algorithm, experiment.shards
+        name, protocol, schedule = (
+            type(algorithm).__name__,
+            experiment.protocol,
+            experiment.schedule,
         )
+        if not isinstance(algorithm, AsyncSgd | Gradients) or algorithm.remembers:
+            allowed = "AsyncSgd, or what derives from Gradients and remembers nothing"
+            raise UserError(f"algorithm: {name} is not allowed; allowed: {allowed}")
+        if shards > 1 and not algorithm.in_shards:
+            raise UserError(f"shards: {shards} is not allowed with {name}; allowed: 1")
+        if not isinstance(protocol, Sequence):
+            raise UserError(f"protocol: {protocol!r} is not allowed; allowed: Sequence")
+        ours = ("frames", "frames_cv", "kept", "fetch_every", "shards", "shuffled")
+        if changed := find_changed(protocol, *ours):
+            reason = "it follows from what is decoded, or from the rest"
+            raise UserError(f"protocol.{changed[0]}: not allowed in training; {reason}")
+        if not isinstance(schedule, Constant | Plateau):
+            kind = type(schedule).__name__
+            raise UserError(f"schedule: {kind} is not allowed; allowed: Constant, Plateau")
+        if experiment.shuffling not in ORDERS:
+            allowed = ", ".join(ORDERS)
+            raise UserError(f"shuffling: {experiment.shuffling!r}; allowed: {allowed}")
+        if experiment.tested not in ("at the end", "never"):
+            raise UserError(f"tested: {experiment.tested!r}; allowed: at the end, never")
 
-    def pieces(self, config: SequenceConfig, say: Say) -> Utterances:
-        """The training utterances."""
-        return corpus_of(config, say).split("train")
+    @property
+    def size(self) -> int:
+        """See `Task`; its network is that of the training that it starts from."""
+        return self.start.task.size
 
-    def time(self, config: SequenceConfig, pieces: Utterances, share: float, most: int) -> Whole:
-        """See `Application`; a pass ends with its share of the folds.
+    @property
+    def judged(self) -> Judged:
+        """Share of wrong frames on the development set."""
+        return Judged("frame_error", is_share=True)
+
+    def workload(self, experiment: AnyExperiment, stage: int = 0) -> Workload:
+        """See `Task`."""
+        return Workload.of_network(self.timed_layers, cast(Sequence, experiment.protocol).slots)
+
+    def timed(self, experiment: AnyExperiment) -> TimingProtocol:
+        """See `Task`; frames shuffled over whole passes need no decoders in it."""
+        if experiment.shuffling == "full":
+            return ParameterServer()
+        shuffled = experiment.shuffling == "on the fly"
+        protocol = cast(Sequence, experiment.protocol)
+        return replace(protocol, shards=experiment.shards, shuffled=shuffled)
+
+    def reads(self, experiment: AnyExperiment) -> Reads:
+        """See `Task`.
+
+        ``push`` is the end of computing; ``outer`` is the decoder's read, frame by frame, or
+        minibatch by minibatch if everything is decoded at the start of a pass.
+        """
+        outer: Reads = {}
+        protocol = cast(Sequence, experiment.protocol)
+        if experiment.shuffling != "full":
+            slots = None if experiment.shuffling == "on the fly" else protocol.slots
+            outer = {"outer": partial(outer_lag, slots=slots)}
+        elif protocol.decode_cost or experiment.passes == 1:  # else no pause marks a pass
+            outer = {"outer": pass_lag}
+        return {"inner": inner_lag, **outer, "push": push_lag}
+
+    def open(
+        self, experiment: AnyExperiment, store: Store | None = None, watch: Watch = ignore
+    ) -> SequenceData:
+        """See `Task`; without a store the corpus has its own targets."""
+        if store is None:
+            return SequenceData(corpus_of(self), store)
+        return SequenceData(load_corpus_with_targets(self.start, store, watch), store)
+
+    def train(
+        self,
+        writer: RunWriter,
+        experiment: AnyExperiment,
+        problem: SequenceData,
+        watch: Watch,
+        executed_by: Any,
+    ) -> None:
+        """See `OwnLoop`; if the start diverged or failed, the run has the same status."""
+        assert problem.store is not None  # it is opened for training
+        start = run(self.start, problem.store.needing(MODEL), watch)
+        if start.status != "done":
+            place = f"in its cross-entropy start, run {start.hash[:SHORT]}"
+            ended = "failed" if start.status == "failed" else "diverged"
+            writer.finish(ended, {}, f"{place}, {start.note}")
+            return
+        with denormals_flushed():
+            SequenceTraining(writer, experiment, problem.corpus, final_model(start), watch).run()
+
+    def time(self, experiment: AnyExperiment, pieces: Utterances, share: float, most: int) -> Whole:
+        """See `OwnLoop`; a pass ends with its share of the folds.
 
         The frames that decoders keep depend on the parameters, which are unknown before training:
         ``share`` gives the kept share of each utterance.
@@ -81,33 +242,35 @@ class SequenceApplication(Application[SequenceConfig]):
         Raises:
             UserError: frames are shuffled over whole passes, or there are no folds.
         """
-        if config.shuffling == "full":
+        passes = experiment.passes
+        if experiment.shuffling == "full":
             raise UserError("shuffling: 'full' cannot be predicted; allowed: none, on the fly")
-        if not config.passes:
+        if not passes:
             raise UserError("passes: 0 trains nothing; allowed: at least 1")
-        timeline = time_decoded(config, pieces, share, most)
+        timeline = time_decoded(experiment, pieces, share, most)
         folds = len(timeline.folds)
         if not folds:
             raise UserError(f"frames kept: {share:.3g} of all fill no minibatch")
         if folds >= most:  # simulated in part: the run's folds follow from the kept frames
-            folds = round(config.passes * float(pieces.frames.sum()) * share / config.slots)
-        ends = np.diff(np.linspace(0, folds, config.passes + 1).round().astype(int))
+            slots = cast(Sequence, experiment.protocol).slots
+            folds = round(passes * float(pieces.frames.sum()) * share / slots)
+        ends = np.diff(np.linspace(0, folds, passes + 1).round().astype(int))
         return Whole.from_timeline(timeline, steady_rate(timeline), ends.tolist())
 
-    def sampled(self, config: SequenceConfig) -> tuple[SequenceConfig, int]:
-        """See `Application`."""
-        return config.with_cluster(replace(config.cluster, faults=()), 1), SAMPLE
+    def alone(self, experiment: AnyExperiment) -> tuple[AnyExperiment, int]:
+        """See `OwnLoop`."""
+        return experiment.with_cluster(replace(experiment.cluster, faults=()), 1), SAMPLE
 
-    def share(self, config: SequenceConfig, finished: Run | None, asked: float | None) -> float:
-        """See `Application`; without ``asked``, the finished run's share, or the default.
+    def share(self, finished: Run | None, kept: float | None) -> float:
+        """See `OwnLoop`; without ``kept``, the finished run's share, or the default.
 
         Raises:
             UserError: the finished run kept no frame.
         """
-        if config.frames == "all":
+        if self.frames == "all":
             return 1.0
-        if asked is not None:
-            return asked
+        if kept is not None:
+            return kept
         if finished is None:
             return Sequence().kept
         share_kept = float(finished.summary["kept_frames"])
@@ -115,17 +278,31 @@ class SequenceApplication(Application[SequenceConfig]):
             raise UserError(f"{finished.dir}: kept no frame; give --kept")
         return share_kept
 
-    def describe(self, config: SequenceConfig, share: float) -> Iterator[tuple[str, str]]:
-        """See `Application`."""
-        yield "  timed network", "-".join(map(str, config.timed_layers))
-        yield "frames kept", f"{share:.3g} of all"
+    def describe(self, experiment: AnyExperiment, share: float) -> Mapping[str, str]:
+        """See `OwnLoop`."""
+        network = "-".join(map(str, self.timed_layers))
+        return {"  timed network": network, "frames kept": f"{share:.3g} of all"}
 
 
-SEQUENCE = SequenceApplication()
+class SequenceData(Opened):
+    """An opened corpus of a sequence training.
+
+    Args:
+        corpus: the corpus.
+        store: store of the training that it starts from; None if nothing is trained.
+    """
+
+    def __init__(self, corpus: Corpus, store: Store | None) -> None:
+        self.corpus, self.store = corpus, store
+
+    @cached_property
+    def pieces(self) -> Utterances:
+        """The training utterances."""
+        return self.corpus.split("train")
 
 
 def time_decoded(
-    config: SequenceConfig, train: Utterances, share: float, most: int = WITHOUT_LIMIT
+    config: AnyExperiment, train: Utterances, share: float, most: int = WITHOUT_LIMIT
 ) -> Timeline:
     """Simulate the timeline of a run that keeps a share of every utterance's frames.
 
@@ -135,7 +312,7 @@ def time_decoded(
         share: the share, rounded to whole frames.
         most: largest number of folds to simulate.
     """
-    simulation, order = config.simulation(train), config.orders(train)
+    simulation, order = simulation_of(config, train), orders_of(config, train)
     counts = np.rint(share * train.frames).astype(np.int64)
     segments: list[Timeline] = []
     while True:

@@ -16,23 +16,22 @@ from typing import Any
 from torch import Tensor
 
 from data_synth.corpus import Corpus
-from harness.base.seeds import SHORT
 from harness.experiment.contract import Progress, Watch
-from harness.experiment.loop import STAGES, Diverged, Training, describe_divergence
-from harness.experiment.run import identity_config, run
-from harness.networks.feedforward import denormals_flushed
+from harness.experiment.experiment import AnyExperiment
+from harness.experiment.loop import Diverged, Training, describe_divergence
 from harness.replay.fold_replay import Arrays, Facts
 from harness.simulator import Timeline
 from harness.speech.decoding import DecodeStats, Tally
 from harness.speech.held_out import HoldoutScores, SequenceEvaluator, lags
-from harness.speech.sequence import SequenceConfig, SequenceExecutor, Setup
+from harness.speech.sequence import Plateau, SequenceExecutor, Setup
 from harness.speech.streams import Passes, Streams
-from harness.speech.task import final_model
-from harness.store import Run, RunWriter, Store
-from harness.store.schema import MODEL, Outcome
+from harness.store.schema import Outcome
 
 TROUBLES = "troubles.json"
 """Attached file with the utterances of each trouble, if there was any."""
+
+CRITERIA = {"mmi": "MMI", "numerator": "training without a denominator"}
+"""Kinds of criteria in words."""
 
 
 @dataclass
@@ -51,7 +50,7 @@ class SequenceTraining(Training[SequenceExecutor]):
         total: decoding statistics from the start to the last evaluation.
     """
 
-    config: SequenceConfig
+    config: AnyExperiment
     corpus: Corpus
     initial: Tensor
     watch: Watch
@@ -61,9 +60,10 @@ class SequenceTraining(Training[SequenceExecutor]):
 
     def __post_init__(self) -> None:
         config, corpus = self.config, self.corpus
+        self.task, self.words = config.task, config.tested != "never"
         self.setup = setup = Setup.from_config(config, corpus, self.initial)
         self.evaluator = SequenceEvaluator(
-            setup.net, setup.frames, corpus, setup.criterion, config.held_out
+            setup.net, setup.frames, corpus, setup.criterion, self.task.held_out
         )
         kind = Passes if config.shuffling == "full" else Streams
         self.executor = kind(config, setup)
@@ -89,17 +89,17 @@ class SequenceTraining(Training[SequenceExecutor]):
         """Score the final model on the test sets, and store the errors of each utterance."""
         if self.executor.server.version > self._last_measured_version():
             self.evaluate()
-        if not self.config.test:
+        if not self.words:
             return
-        model, order = self.model_to_deploy(), self.config.order
+        model, order = self.model_to_deploy(), self.task.order
         tuned = self.evaluator.tune_decoding(model, order)
         self.log("acoustic_scale/iterate", tuned.best.scale)
         self.log("insertion_penalty/iterate", tuned.best.insertion)
         self.log("acoustic_scale_decided/iterate", float(tuned.decided))
         for test in self.corpus.tests:
             scores = self.evaluator.test(test, model, order, tuned)
-            self.word_errors[f"{test}/lengths"] = scores.lengths
-            self.word_errors[f"{test}/iterate/{self.config.passes}"] = scores.errors
+            self.test_errors[f"{test}/lengths"] = scores.lengths
+            self.test_errors[f"{test}/iterate/{self.config.passes}"] = scores.errors
             self.log(f"{test}_frame_error/iterate", scores.frame_error)
             self.log(f"{test}_word_error/iterate", scores.word_error)
 
@@ -111,8 +111,10 @@ class SequenceTraining(Training[SequenceExecutor]):
     @property
     def rate(self) -> float:
         """The learning rate after all evaluations so far."""
-        plateau = self.config.plateau
-        return plateau.rate(self.config.rate, self.measured) if plateau else self.config.rate
+        schedule = self.config.schedule
+        return (
+            schedule.rate_after(self.measured) if isinstance(schedule, Plateau) else schedule.rate
+        )
 
     def model_to_deploy(self) -> Tensor:
         """See `Training`."""
@@ -133,7 +135,7 @@ class SequenceTraining(Training[SequenceExecutor]):
 
     def evaluate(self) -> None:
         """Measure the server's model and log the statistics since the last time; see `Training`."""
-        scores = self.evaluator.evaluate_held_out(self.model_to_deploy(), words=self.config.test)
+        scores = self.evaluator.evaluate_held_out(self.model_to_deploy(), words=self.words)
         self.measured.append(scores.criterion)
         self._log_held_out(scores)
         self._log_tally()
@@ -141,7 +143,7 @@ class SequenceTraining(Training[SequenceExecutor]):
         passes = max(float(self.config.passes), 1.0)
         measured = f"{self.config.metric} {self.config.show(scores.frame_error)}"
         self.watch(Progress(self.writer.hash, self.epoch, passes, measured))
-        if has_collapsed(self.config.criterion.kind, self.measured[0], scores.criterion):
+        if has_collapsed(self.task.criterion.kind, self.measured[0], scores.criterion):
             raise Diverged
 
     def _last_measured_version(self) -> int:
@@ -189,9 +191,9 @@ class SequenceTraining(Training[SequenceExecutor]):
         return summary, "" if status == "done" else self._describe_divergence()
 
     def _describe_divergence(self) -> str:
-        kind, rows = self.config.criterion.kind, self.writer.rows()
+        kind, rows = self.task.criterion.kind, self.writer.rows()
         return describe_divergence(
-            STAGES[kind], self.moment(), rows, "held_out_criterion", self.rate, "nats a frame"
+            CRITERIA[kind], self.moment(), rows, "held_out_criterion", self.rate, "nats a frame"
         )
 
     def attachments(self) -> dict[str, Arrays | bytes]:
@@ -223,32 +225,3 @@ def has_collapsed(kind: str, start: float, value: float) -> bool:
     if not math.isfinite(value):
         return True
     return kind == "mmi" and start < 0 and value < 2.0 * start
-
-
-def train_sequence(config: SequenceConfig, corpus: Corpus, store: Store, watch: Watch) -> Run:
-    """Run a sequence training after its start, or load finished runs from the store.
-
-    If the start diverged or failed, the run has the same status.
-
-    Args:
-        config: configuration of the run.
-        corpus: the corpus it names.
-        store: store of both runs.
-        watch: callback for progress.
-
-    Raises:
-        UserError: the start has stored no model.
-    """
-
-    def execute(writer: RunWriter) -> None:
-        start = run(config.start, store.needing(MODEL), watch)
-        if start.status != "done":
-            place = f"in its cross-entropy start, run {start.hash[:SHORT]}"
-            ended = "failed" if start.status == "failed" else "diverged"
-            writer.finish(ended, {}, f"{place}, {start.note}")
-            return
-        initial = final_model(start)
-        with denormals_flushed():
-            SequenceTraining(writer, config, corpus, initial, watch).run()
-
-    return store.obtain(identity_config(config), execute)

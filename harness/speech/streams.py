@@ -30,14 +30,16 @@ import torch
 from torch import Tensor
 
 from harness.base.seeds import stream
+from harness.experiment.contract import WITHOUT_LIMIT
 from harness.experiment.executors import OnSimulation
+from harness.experiment.experiment import AnyExperiment
 from harness.networks.contract import Minibatch
 from harness.replay import fold_replay as resume
 from harness.replay.fold_replay import Arrays, Facts, StaleReplay
 from harness.simulator import Contributions, Decodes, Timeline, compute_seconds, copy_seconds
 from harness.speech.decoding import DecodeStats, parts
 from harness.speech.protocol import CountQueries
-from harness.speech.sequence import SequenceConfig, Setup, Step
+from harness.speech.sequence import Setup, Step, orders_of, simulation_of
 from harness.tasks.order import Key
 
 
@@ -87,15 +89,13 @@ class SequenceReplay(StaleReplay):
             self.decoder_versions[worker] = self.server.version
 
 
-WITHOUT_LIMIT = 10**9
-
 AnyReplay = TypeVar("AnyReplay", bound=StaleReplay)
 
 
 class OnUtterances(OnSimulation[AnyReplay]):
     """Base of the executors here: what is run and its parts, and how they go on later."""
 
-    _config: SequenceConfig
+    _config: AnyExperiment
     _setup: Setup
 
     def capture(self) -> tuple[Arrays, Facts]:
@@ -118,18 +118,18 @@ class Streams(OnUtterances[SequenceReplay]):
         setup: its parts.
     """
 
-    def __init__(self, config: SequenceConfig, setup: Setup) -> None:
+    def __init__(self, config: AnyExperiment, setup: Setup) -> None:
         self._config, self._setup = config, setup
-        self.simulation = config.simulation(setup.train)
-        self.batcher = Batcher(config.slots, config.shuffling == "on the fly")
+        self.simulation = simulation_of(config, setup.train)
+        self.batcher = Batcher(setup.protocol.slots, config.shuffling == "on the fly")
         self.replay = SequenceReplay(
             config.algorithm,
             setup.loss,
             config.algorithm.start(setup.part),
             self.batcher.minibatch,
-            slots=config.replicas,
+            slots=config.workers,
         )
-        self._orders = config.orders(setup.train)
+        self._orders = orders_of(config, setup.train)
         self._decoded = 0
 
     @property
@@ -185,15 +185,15 @@ class Passes(OnUtterances[StaleReplay]):
         setup: its parts.
     """
 
-    def __init__(self, config: SequenceConfig, setup: Setup) -> None:
+    def __init__(self, config: AnyExperiment, setup: Setup) -> None:
         self._config, self._setup = config, setup
-        self.simulation = config.simulation(setup.train)
+        self.simulation = simulation_of(config, setup.train)
         self.replay = StaleReplay(
             config.algorithm,
             setup.loss,
             config.algorithm.start(setup.part),
             self._minibatch,
-            slots=config.replicas,
+            slots=config.workers,
         )
         self._pass = self._step = self._steps_before = 0
         self._decoded_with = setup.part.clone()
@@ -208,7 +208,7 @@ class Passes(OnUtterances[StaleReplay]):
     @property
     def _steps(self) -> int:
         """Minibatches of this pass; the last one may have fewer frames."""
-        return -(-len(self._shuffled) // self._config.slots)
+        return -(-len(self._shuffled) // self._setup.protocol.slots)
 
     def advance(self, rate: float, until: Fraction) -> Step:
         """See `SequenceExecutor`: to ``until`` or the end of the pass; decodes at its start."""
@@ -240,13 +240,14 @@ class Passes(OnUtterances[StaleReplay]):
     def _pause(self) -> list[Timeline]:
         """Pause for decoding: the time of the replica with the most frames to decode."""
         config, train = self._config, self._setup.train
-        if not config.decode_cost:
+        decode_cost, slots = self._setup.protocol.decode_cost, self._setup.protocol.slots
+        if not decode_cost:
             return []
-        dealt = parts(config.seed, len(train), config.replicas)
+        dealt = parts(config.seed, len(train), config.workers)
         most = max(int(train.frames[part].sum()) for part in dealt)
-        frame_s = compute_seconds(config.cluster, config.workload()) / config.slots
+        frame_s = compute_seconds(config.cluster, config.workload()) / slots
         seconds = copy_seconds(config.cluster, config.workload().parameter_bytes)
-        seconds += most * config.decode_cost * frame_s
+        seconds += most * decode_cost * frame_s
         return [self.simulation.pause(seconds, "decode")] if seconds else []
 
     def _decode(self) -> list[DecodeStats]:
@@ -260,7 +261,7 @@ class Passes(OnUtterances[StaleReplay]):
         return [result.stats for result in decoded]
 
     def _minibatch(self, keys: Sequence[Key]) -> Minibatch:
-        size = self._config.slots
+        size = self._setup.protocol.slots
         index = np.full((len(keys), size), -1)
         for row, (_, step) in enumerate(keys):
             frames = self._shuffled[(step - self._steps_before) * size :][:size]

@@ -22,7 +22,7 @@ STATE = "buffers.safetensors"
 each tensor has a row, or one for each worker."""
 TARGETS = "targets.safetensors"
 """The attached file of an alignment: int32 [N] for all frames of the corpus."""
-WORD_ERRORS = "word_errors.safetensors"
+TEST_ERRORS = "word_errors.safetensors"
 """The attached file: errors ``[utterances]`` for each ``test/candidate/stage``, and lengths."""
 LARGE = frozenset({TIMELINE, MODEL, STATE, TARGETS})
 """Files that a finished run may lack, which is then light; no metric or error is in them."""

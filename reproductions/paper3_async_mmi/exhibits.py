@@ -170,7 +170,7 @@ def fig5(subject: Subject, runs: Runs) -> Content:
     for i, name in enumerate(SWEEP):
         label = "each utterance"
         if i:
-            minutes = runs[name][0].config["fetch_s"] / 60
+            minutes = runs[name][0].config["protocol"]["fetch_s"] / 60
             label = f"every {minutes:.3g} min ({intervals[i - 1]:g} passes)"
         yield from _time_rows(label, runs[name], CRITERION, 100.0)
 

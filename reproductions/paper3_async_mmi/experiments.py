@@ -12,20 +12,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from data_synth.corpus import Corpus
 from harness.acoustics.decoder import Beam
 from harness.acoustics.mmi import Criterion
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.schedules import Exponential
+from harness.algorithms.schedules import Constant, Exponential
 from harness.experiment.contract import Configuration
 from harness.experiment.experiment import Experiment, Stage
 from harness.experiment.timing import TimingConfig
 from harness.search.search import LargestRateConfig
 from harness.simulator import Link, load_cluster
 from harness.speech.protocol import Sequence
-from harness.speech.sequence import Plateau, SequenceConfig
+from harness.speech.sequence import Plateau
+from harness.speech.sequence_task import Sequences
 from harness.speech.task import ForcedAlignment, Frames
 from harness.tasks.order import Shuffling
 from reproductions.paper import Differences, Subject, levels
@@ -175,11 +176,15 @@ FIRST_PASSES = 2
 LAST_RATE = 0.02
 """Rate of the last pass of cross-entropy training, as a share of the first's."""
 
-UNTRAINED: dict[str, Any] = {"passes": 0, "replicas": 1}
+UNTRAINED: dict[str, Any] = {"passes": 0, "workers": 1}
 """What leaves the start of a run, measured like the run, without any training."""
 
-ONE_PASS: dict[str, Any] = {"passes": 1, "plateau": None, "evaluations": 2, "test": False}
-"""What makes a run one pass at one rate, without recognition at its end."""
+
+def one_pass(
+    config: Experiment[Sequences], rate: float, evaluations: int = 2
+) -> Experiment[Sequences]:
+    """One pass at one rate, without recognition at its end."""
+    return config.vary(passes=1, schedule=Constant(rate), evaluations=evaluations, tested="never")
 
 
 def start(
@@ -227,26 +232,36 @@ def start(
 
 def sequence(
     subject: Subject, seed: int, replicas: int, hidden: tuple[int, ...] | None = None
-) -> SequenceConfig:
+) -> Experiment[Sequences]:
     """MMI training with the paper's settings and ``replicas``."""
     preset = PRESETS[subject.scale]
-    return SequenceConfig(
+    task = Sequences(
         **subject.names,
         start=start(subject, seed, hidden),
         criterion=criterion(subject.corpus),
-        cluster=load_cluster(CLUSTER),
         timed_layers=LAYERS,
-        seed=seed,
-        device=subject.device,
-        replicas=replicas,
-        slots=preset.slots,
-        rate=preset.rates[REPLICAS[replicas]],
-        plateau=Plateau() if preset.passes > 1 else None,
+        held_out=preset.held_out,
+    )
+    schedule = Plateau if preset.passes > 1 else Constant
+    return Experiment(
+        task=task,
+        algorithm=AsyncSgd(),
+        schedule=schedule(preset.rates[REPLICAS[replicas]]),
+        protocol=Sequence(slots=preset.slots, decode_cost=DECODE_COST),
+        shuffling="on the fly",
         passes=preset.passes,
         evaluations=preset.evaluations,
-        held_out=preset.held_out,
-        decode_cost=DECODE_COST,
+        cluster=load_cluster(CLUSTER),
+        workers=replicas,
+        seed=seed,
+        device=subject.device,
+        tested="at the end",
     )
+
+
+def with_decoders(config: Experiment[Sequences], **changes: Any) -> Experiment[Sequences]:
+    """A run with other settings of its decoders and minibatches."""
+    return config.vary(protocol=replace(cast(Sequence, config.protocol), **changes))
 
 
 def criterion(corpus: Corpus) -> Criterion:
@@ -260,36 +275,35 @@ LONGER = 3
 """Times as long as others trains the run that asks whether more training overfits."""
 
 
-def lengthen(config: SequenceConfig, passes: int) -> SequenceConfig:
+def lengthen(config: Experiment[Sequences], passes: int) -> Experiment[Sequences]:
     """A training of so many passes; its decay, if it has one, falls at the same share of them."""
-    decay = config.plateau and decay_after(passes * config.evaluations)
-    return replace(config, passes=passes, plateau=decay)
+    rate = config.schedule.rate
+    falls = isinstance(config.schedule, Plateau)
+    schedule = decay_after(passes * config.evaluations, rate) if falls else Constant(rate)
+    return config.vary(passes=passes, schedule=schedule)
 
 
-def decay_after(readings: int) -> Plateau:
+def decay_after(readings: int, rate: float) -> Plateau:
     """A tenth of the rate after two thirds of so many readings, in every run that is compared.
 
     Where the criterion decides, the time of the fall is most of the scatter between arms.
     """
-    return Plateau(at=(max(1, 2 * readings // 3),))
+    return Plateau(rate, at=(max(1, 2 * readings // 3),))
 
 
-def variants(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
+def variants(subject: Subject, seed: int) -> dict[str, Experiment[Sequences]]:
     """Ten replicas with one choice changed, and cross-entropy training with other shufflings."""
     preset, ten = PRESETS[subject.scale], sequence(subject, seed, 10)
     # Nothing cancels without a denominator: the minibatch is as much larger as the frames are more.
-    alone = replace(
-        ten,
-        criterion=replace(ten.criterion, kind="numerator", numerator="alignment"),
-        slots=round(preset.slots / KEPT),
-    )
+    control = replace(ten.task.criterion, kind="numerator", numerator="alignment")
+    alone = with_decoders(ten.vary(criterion=control), slots=round(preset.slots / KEPT))
     starts = {name: start(subject, seed, shuffling=name) for name in UNLIKE}
     return {
-        "last": replace(ten, layers="last", rate=preset.rates["last"]),
+        "last": ten.vary(layers="last").with_rate(preset.rates["last"]),
         "longer": lengthen(ten, LONGER * preset.passes),
         "realigned": alone,
-        "aligned once": replace(alone, fetch_s=NEVER_S),
-        **{name: replace(ten, start=begin, **UNTRAINED) for name, begin in starts.items()},
+        "aligned once": with_decoders(alone, fetch_s=NEVER_S),
+        **{name: ten.vary(start=begin, **UNTRAINED) for name, begin in starts.items()},
     }
 
 
@@ -301,17 +315,17 @@ SWEPT: Mapping[str, dict[str, Any]] = {
 """What the runs of each fetch sweep train."""
 
 
-def fetches(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
+def fetches(subject: Subject, seed: int) -> dict[str, Experiment[Sequences]]:
     """The fetch sweeps, of one pass of ten replicas: last layer, all layers, without silence."""
     preset = PRESETS[subject.scale]
     # Figure 5 draws the course; more readings would find more collapses, so all runs have as many.
-    course = {**ONE_PASS, "rate": preset.fetch_rate, "evaluations": 4}
-    ten, configs = sequence(subject, seed, 10), dict[str, SequenceConfig]()
+    ten = one_pass(sequence(subject, seed, 10), preset.fetch_rate, evaluations=4)
+    configs = dict[str, Experiment[Sequences]]()
     for sweep, intervals in preset.fetch.items():
         seconds = (None, *(fetch_s(subject, passes) for passes in intervals))
         for i, interval_s in enumerate(seconds):
-            changes = {**course, **SWEPT[sweep], "fetch_s": interval_s}
-            configs[fetch_name(sweep, i)] = replace(ten, **changes)
+            swept = ten.vary(**SWEPT[sweep])
+            configs[fetch_name(sweep, i)] = with_decoders(swept, fetch_s=interval_s or None)
     return configs
 
 
@@ -330,7 +344,7 @@ STEP_S = 0.44
 """A replica's step on the cluster file: next to its copies all else costs little."""
 
 
-def largest(config: SequenceConfig, subject: Subject) -> LargestRateConfig:
+def largest(config: Experiment[Sequences], subject: Subject) -> LargestRateConfig:
     """The search for the largest stable rate of a training; more replicas begin lower.
 
     Args:
@@ -338,12 +352,13 @@ def largest(config: SequenceConfig, subject: Subject) -> LargestRateConfig:
         subject: with the scale, for which a stable rate of one replica is known.
     """
     preset = PRESETS[subject.scale]
-    lowest = preset.rates["one"] * preset.slots / config.slots / (1 + config.replicas / 25)
+    slots = cast(Sequence, config.protocol).slots
+    lowest = preset.rates["one"] * preset.slots / slots / (1 + config.workers / 25)
     ends = round(lowest, 7), round(16 * lowest, 7)
-    return LargestRateConfig(replace(config, **ONE_PASS), *ends, preset.halvings)
+    return LargestRateConfig(one_pass(config, lowest), *ends, preset.halvings)
 
 
-def large(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
+def large(subject: Subject, seed: int) -> dict[str, Experiment[Sequences]]:
     """One pass on the large task where the corpus is the small one of the two; else the only task.
 
     The paper gets "most of the gain within a few days", far from convergence.
@@ -353,8 +368,8 @@ def large(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
         wide = replace(subject, corpus=subject.load(LARGE, subject.scale, subject.corpus_seed))
         preset = PRESETS[subject.scale]
         ten = sequence(wide, seed, 10, preset.large_hidden)
-        ten = replace(ten, rate=preset.rates["large"], passes=1, plateau=None)
-    return {"large": ten, "large ce": replace(ten, **UNTRAINED)}
+        ten = ten.vary(schedule=Constant(preset.rates["large"]), passes=1)
+    return {"large": ten, "large ce": ten.vary(**UNTRAINED)}
 
 
 TIMED_STEPS = 400
@@ -374,8 +389,8 @@ def tuning(subject: Subject) -> dict[str, Configuration]:
     configs: dict[str, Configuration] = {}
     for i, factor in enumerate(TRIED):
         for name, config in mmi.items():
-            rate = factor * config.rate
-            configs[rate_name(name, i)] = replace(config, **{**ONE_PASS, "rate": rate})
+            rate = factor * config.schedule.rate
+            configs[rate_name(name, i)] = one_pass(config, rate)
         for order in orders:
             config = start(subject, seed, shuffling=order, factor=factor)
             configs[rate_name(order, i)] = config
@@ -416,8 +431,8 @@ def experiments(subject: Subject, seed: int) -> Mapping[str, Configuration]:
     single, ten = runs[1], runs[10]
     return {
         **large(subject, seed),
-        "ce": replace(ten, **UNTRAINED),
-        "realignment": ForcedAlignment(ten.start, KAPPA),
+        "ce": ten.vary(**UNTRAINED),
+        "realignment": ForcedAlignment(ten.task.start, KAPPA),
         **{name: runs[n] for n, name in REPLICAS.items()},
         **variants(subject, seed),
         **fetches(subject, seed),

@@ -12,12 +12,13 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.acoustics.mmi import Auxiliary, Denominator, SequenceCriterion
 from harness.experiment.contract import Configuration, Progress, Watch
+from harness.experiment.experiment import Experiment
+from harness.experiment.run import run
 from harness.networks.feedforward import denormals_flushed
 from harness.speech.decoding import references_of, sample_evenly
 from harness.speech.evaluation import log_prior
 from harness.speech.frames import frames_of
-from harness.speech.sequence import SequenceConfig
-from harness.speech.sequence_training import train_sequence
+from harness.speech.sequence_task import Sequences
 from harness.speech.task import final_model, load_corpus_with_targets, train_or_load_start
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL
@@ -38,7 +39,7 @@ class LineConfig(Configuration):
         points: positions on the line.
     """
 
-    training: SequenceConfig
+    training: Experiment[Sequences]
     utterances: int = 40
     points: tuple[float, ...] = POINTS
 
@@ -49,7 +50,7 @@ class LineConfig(Configuration):
 
     def execute(self, store: Store, watch: Watch) -> Run:
         """See `Configuration`."""
-        corpus = load_corpus_with_targets(self.training.start, store, watch)
+        corpus = load_corpus_with_targets(self.training.task.start, store, watch)
         return scan_line(self, corpus, store, watch)
 
 
@@ -60,12 +61,12 @@ def scan_line(config: LineConfig, corpus: Corpus, store: Store, watch: Watch) ->
     """
 
     def execute(writer: RunWriter) -> None:
-        trained = train_sequence(config.training, corpus, store.needing(MODEL), watch)
+        trained = run(config.training, store.needing(MODEL), watch)
         if trained.status != "done":
             outcome = "failed" if trained.status == "failed" else "diverged"
             writer.finish(outcome, {}, trained.ending("its training"))
             return
-        begin = train_or_load_start(config.training.start, store, watch)
+        begin = train_or_load_start(config.training.task.start, store, watch)
         end = final_model(trained)
         with denormals_flushed():
             _measure(_Line(config, corpus, begin.double(), end.double()), writer, watch)
@@ -93,11 +94,11 @@ def _measure(line: _Line, writer: RunWriter, watch: Watch) -> None:
 class _Line:
     def __init__(self, config: LineConfig, corpus: Corpus, begin: Tensor, end: Tensor) -> None:
         training, self.points = config.training, config.points
-        self.net = training.start.task.network(corpus)
+        self.net = training.task.start.task.network(corpus)
         self.begin, self.way = begin, end - begin
         self.frames = frames_of(corpus, "cpu")
         # Whole frames or none: rejected and cancelled ones would leave another function.
-        criterion = replace(training.criterion, reject_below=0.0, cancel_below=0.0)
+        criterion = replace(training.task.criterion, reject_below=0.0, cancel_below=0.0)
         self.criterion = SequenceCriterion(criterion, references_of(corpus), log_prior(corpus))
         self.part = sample_evenly(corpus.split("train"), config.utterances)
 

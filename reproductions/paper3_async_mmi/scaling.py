@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
-from harness.speech.sequence import SequenceConfig
+from harness.experiment.experiment import Experiment
+from harness.speech.sequence_task import Sequences
 from harness.store import Run
 from reproductions.paper import Scaling, SizePlan, Subject
 from reproductions.paper3_async_mmi.experiments import PRESETS, REPLICAS, decay_after, sequence
@@ -15,13 +15,13 @@ from reproductions.run_metrics import errors_of_utterances, lengths_of_utterance
 TEST = "test"
 
 
-def configs(subject: Subject, seed: int, size: SizePlan) -> Mapping[str, SequenceConfig]:
+def configs(subject: Subject, seed: int, size: SizePlan) -> Mapping[str, Experiment[Sequences]]:
     """One replica, ten and fifty, each at its registered rate, with a common decay."""
     del size
     preset, rates = PRESETS[subject.scale], SCALING.entries["rates"]
-    decay = decay_after(preset.passes * preset.evaluations)
+    readings = preset.passes * preset.evaluations
     return {
-        name: replace(sequence(subject, seed, n), plateau=decay, rate=float(rates[name]))
+        name: sequence(subject, seed, n).vary(schedule=decay_after(readings, float(rates[name])))
         for n, name in REPLICAS.items()
     }
 

@@ -15,15 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from harness.algorithms.descent import Momentum
+from harness.algorithms.schedules import Constant
+from harness.algorithms.stale import ServerDescent
 from harness.experiment.contract import Configuration
+from harness.experiment.experiment import Experiment
 from harness.experiment.timing import TimingConfig
 from harness.rollouts.losses import Decoupled, Loss, Naive
 from harness.rollouts.problems import Addition
 from harness.rollouts.protocol import Rollouts
-from harness.rollouts.rollout_config import RolloutConfig, WarmStart
+from harness.rollouts.rollout_config import WarmStart, rollouts_of
 from harness.rollouts.sources import SmallTransformer
 from harness.rollouts.stability import StabilityConfig
 from harness.rollouts.stale_gradients import StaleGradientConfig
+from harness.rollouts.task import Policy
 from harness.simulator import Cluster
 from reproductions.paper import Differences, Subject
 from reproductions.predictions.allowances import AllowanceConfig
@@ -134,9 +138,14 @@ def experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
     plain = training(subject, seed, "naive", 4.0, KEPT)
     for rule in RULES:
         slow = replace(
-            plain.protocol, rule=rule, environment_s=30.0, environment_cv=3.0, train_s=60.0, room=12
+            rollouts_of(plain),
+            rule=rule,
+            environment_s=30.0,
+            environment_cv=3.0,
+            train_s=60.0,
+            room=12,
         )
-        runs[pacing_name(rule)] = replace(plain, protocol=slow)
+        runs[pacing_name(rule)] = plain.vary(protocol=slow)
     runs |= dict(_law_trainings(subject, seed))
     draws = PRESETS[subject.scale].draws
     # one set of draws for all seeds: the draws are what scatters
@@ -145,7 +154,7 @@ def experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
     }
 
 
-def training(subject: Subject, seed: int, loss: str, eta: float, rate: float) -> RolloutConfig:
+def training(subject: Subject, seed: int, loss: str, eta: float, rate: float) -> Experiment[Policy]:
     """One training."""
     preset = PRESETS[subject.scale]
     batch, group = preset.batch
@@ -156,20 +165,24 @@ def training(subject: Subject, seed: int, loss: str, eta: float, rate: float) ->
         batch=batch, rule="admission", eta=min(eta, UNLIMITED), room=33, publish="in-flight",
         train_s=100.0, token_s=0.0, sync_s=1.0,
     )  # fmt: skip
-    return RolloutConfig(
-        cluster=Cluster.of(4, step_s=1.0),
-        seed=seed,
-        device=subject.device,
-        protocol=protocol,
+    task = Policy(
         policy=preset.policy,
         problems=Addition(2, 0.0, least=1),
         loss=LOSSES["naive" if eta == 0.0 else loss],
-        rate=rate,
-        workers=4,
         updates=preset.updates,
-        evaluations=4,
         held_out=preset.held_out,
         start=WarmStart(least=0.1, most=0.6),
+    )
+    return Experiment(
+        task=task,
+        algorithm=ServerDescent(),
+        schedule=Constant(rate),
+        protocol=protocol,
+        evaluations=4,
+        cluster=Cluster.of(4, step_s=1.0),
+        workers=4,
+        seed=seed,
+        device=subject.device,
     )
 
 
@@ -178,14 +191,18 @@ def _law_trainings(subject: Subject, seed: int) -> Iterator[tuple[str, Configura
     groups, updates = PRESETS[subject.scale].laws
     for rate in BIAS.rates:
         base = training(subject, seed, "naive", 0.0, rate)
-        rollouts = base.protocol.batch * base.protocol.group
+        protocol = rollouts_of(base)
+        rollouts = protocol.batch * protocol.group
         # A group's weight is a product over its rollouts: those of small groups scatter less.
-        base = replace(base, protocol=replace(base.protocol, group=4, batch=rollouts // 4))
+        base = base.vary(protocol=replace(protocol, group=4, batch=rollouts // 4))
         yield BIAS.name(rate), StaleGradientConfig(base, BIAS.ages, (16, 20, 24, 28), 16, groups)
     for eta, rate in product(COLLAPSE.etas, COLLAPSE.rates):
         base = training(subject, seed, "naive", eta, rate)
-        protocol = replace(base.protocol, group=8, batch=8, slots=64 // base.workers, room=eta + 2)
-        base = replace(base, protocol=protocol, optimizer=Momentum(momentum=0.0), updates=updates)
+        protocol = replace(
+            rollouts_of(base), group=8, batch=8, slots=64 // base.workers, room=eta + 2
+        )
+        plain = ServerDescent(Momentum(momentum=0.0))
+        base = base.vary(protocol=protocol, algorithm=plain, updates=updates)
         yield COLLAPSE.name(eta, rate), StabilityConfig(base, every=2)
 
 
@@ -202,7 +219,9 @@ def _timing(subject: Subject, seed: int, eta: float, publish: str) -> TimingConf
     return TimingConfig(cluster, 12, (1, 1), 1, folds, seed, protocol)
 
 
-def searches(subject: Subject, seed: int, rates: tuple[float, ...]) -> dict[str, RolloutConfig]:
+def searches(
+    subject: Subject, seed: int, rates: tuple[float, ...]
+) -> dict[str, Experiment[Policy]]:
     """Trainings of a development seed at several rates, by cell and rate."""
     cells = dict.fromkeys((cell(loss, eta), loss, eta) for loss in LOSSES for eta in ETAS)
     return {

@@ -20,12 +20,12 @@ from harness.algorithms.schedules import Constant
 from harness.experiment.experiment import Stage
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.simulator import load_cluster
-from harness.speech.sequence import SequenceConfig, Setup
+from harness.speech.sequence import Setup
 from harness.speech.sequence_training import SequenceTraining
 from harness.speech.task import Frames
 from harness.store import Store
 from tests.benchmarks.test_replay import speech_of
-from tests.experiments import experiment
+from tests.experiments import experiment, sequence_experiment
 
 CLUSTER = Path(__file__).parents[2] / "reproductions" / "clusters" / "distbelief.toml"
 HIDDEN, REPLICAS, SLOTS, UTTERANCES = (128, 128), 4, 4, 40
@@ -44,16 +44,16 @@ def small_task():
 def configured(corpus):
     cluster = load_cluster(CLUSTER)
     named = {"corpus": "small", "scale": "smoke", "corpus_seed": 0, "fingerprint": "small"}
-    both = {**named, "cluster": cluster, "timed_layers": (429, *HIDDEN), "device": "cpu"}
+    both = {**named, "cluster": cluster, "timed_layers": (429, *HIDDEN)}
     start = experiment(Frames,
         **both, hidden=HIDDEN, activation="relu", initial=None, algorithm=AsyncSgd(),
         schedule=Constant(1e-4), stages=(Stage(100, 100),), passes=1, chunk=1.0, evaluations=1,
         workers=1, seed=0,
     )  # fmt: skip
     criterion = Criterion(kappa=0.3, numerator="sum", reject_below=0.0)
-    return SequenceConfig(
-        **both, start=start, criterion=criterion, seed=0, replicas=REPLICAS, slots=SLOTS,
-        rate=1e-5, passes=1, evaluations=1, held_out=1, decode_cost=1.27, test=False,
+    return sequence_experiment(
+        **both, start=start, criterion=criterion, seed=0, workers=REPLICAS, slots=SLOTS,
+        rate=1e-5, passes=1, evaluations=1, held_out=1, decode_cost=1.27, tested="never",
     )  # fmt: skip
 
 

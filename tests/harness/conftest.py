@@ -14,14 +14,13 @@ from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.schedules import Constant
 from harness.experiment.contract import Watch
 from harness.experiment.experiment import Experiment, Stage
+from harness.experiment.run import run
 from harness.simulator import Cluster, load_cluster
 from harness.speech import frames
-from harness.speech.sequence import SequenceConfig
-from harness.speech.sequence_training import train_sequence
 from harness.speech.task import Frames
 from harness.store import Run, Store
 from harness.tasks.order import Minibatches
-from tests.experiments import experiment
+from tests.experiments import experiment, sequence_experiment
 from tests.processes import PATIENCE_S, Started
 from tests.run_files import tiny_corpus
 
@@ -108,28 +107,28 @@ def start(configure: Callable[..., Experiment[Frames]]) -> Experiment[Frames]:
 @pytest.fixture
 def sequence(
     start: Experiment[Frames], corpus: Corpus, unequal: Cluster
-) -> Callable[..., SequenceConfig]:
-    def make(**choices: object) -> SequenceConfig:
+) -> Callable[..., Experiment[Any]]:
+    def make(**choices: Any) -> Experiment[Any]:
         standard: dict[str, object] = {
             "corpus": "tiny", "scale": "smoke", "corpus_seed": 0, "fingerprint": corpus.fingerprint,
             "start": start, "criterion": Criterion(kappa=0.5, reject_below=0.0, cancel_below=0.0),
             "cluster": unequal, "timed_layers": (9, 6, 5), "seed": 0, "device": "cpu",
-            "replicas": 3, "slots": 2, "rate": 0.01, "passes": 2, "evaluations": 3, "held_out": 3,
+            "workers": 3, "slots": 2, "rate": 0.01, "passes": 2, "evaluations": 3, "held_out": 3,
             "order": 1,
         }  # fmt: skip
-        return SequenceConfig(**{**standard, **choices})
+        return sequence_experiment(**{**standard, **choices})
 
     return make
 
 
 @pytest.fixture
-def run_sequence(corpus: Corpus, finished: Store) -> Callable[..., Run]:
+def run_sequence(finished: Store) -> Callable[..., Run]:
     """Trains, unless another test has."""
 
-    def run(config: SequenceConfig, watch: Watch = lambda progress: None) -> Run:
-        return train_sequence(config, corpus, finished, watch)
+    def run_finished(config: Experiment[Any], watch: Watch = lambda progress: None) -> Run:
+        return run(config, finished, watch)
 
-    return run
+    return run_finished
 
 
 WAITS = """

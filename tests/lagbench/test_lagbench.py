@@ -78,7 +78,7 @@ def test_the_same_call_again_trains_nothing_and_says_the_same(usual, monkeypatch
         return lagbench.train(mlp, loss, (x, y), rate=0.1, seeds=1, workers=2, **usual)
 
     first = asked()
-    monkeypatch.setattr("harness.experiment.run.FrameTraining", None)
+    monkeypatch.setattr("harness.experiment.run.FoldTraining", None)
     assert str(asked()) == str(first)
     run = lagbench.load(first.runs[0].dir)
     assert run.summary == first.runs[0].summary

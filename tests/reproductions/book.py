@@ -19,7 +19,7 @@ from harness.simulator import Timeline
 from harness.simulator.timeline_file import save_timeline
 from harness.store import Run
 from harness.store.files import MetricRow, columns_of
-from harness.store.schema import TIMELINE, WORD_ERRORS
+from harness.store.schema import TEST_ERRORS, TIMELINE
 from reproductions.command import PAPERS
 from reproductions.paper import Paper
 
@@ -141,11 +141,11 @@ class Book:
         if "discard" in setting or setting in ERRORS:
             columns = {"difficulty": np.repeat([1, 2], 50), "fate": rng.integers(0, 2, 100)}
             save_file(columns, folder / ROLLOUTS)
-        save_file(dict(self._errors(rng, setting)), folder / WORD_ERRORS)
+        save_file(dict(self._errors(rng, setting)), folder / TEST_ERRORS)
         summary = self._summary(rng, setting)
         digests = {path.name: "" for path in folder.iterdir()}
         run = Run(folder.name, config, status, summary, "", folder, digests)
-        vars(run).update(metrics=columns_of(rows), _whole={TIMELINE, WORD_ERRORS, ROLLOUTS})
+        vars(run).update(metrics=columns_of(rows), _whole={TIMELINE, TEST_ERRORS, ROLLOUTS})
         return run
 
     def _rows(self, rng: np.random.Generator, other: bool) -> Iterator[MetricRow]:

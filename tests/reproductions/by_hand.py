@@ -8,7 +8,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from harness.store import Run, Store
-from harness.store.schema import WORD_ERRORS, Outcome
+from harness.store.schema import TEST_ERRORS, Outcome
 
 
 class RunsByHand:
@@ -56,6 +56,6 @@ class RunsByHand:
                 tests = {key.partition("/")[0] for key in rates}
                 lengths = {f"{test}/lengths": np.ones_like(places) for test in tests}
                 save_file(arrays | lengths, path := self.folder / "errors")
-                writer.attach(WORD_ERRORS, path)
+                writer.attach(TEST_ERRORS, path)
             writer.finish(status, dict(summary))
         return self.store.load(writer.hash)

@@ -55,7 +55,7 @@ def test_the_advice_is_printed_and_written_and_its_runs_are_found_again(
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     assert told["advice"].split(". ")[0] in page
     assert page.count("<figure") == 1
-    monkeypatch.setattr("harness.experiment.run.FrameTraining", None)
+    monkeypatch.setattr("harness.experiment.run.FoldTraining", None)
     assert advise() == 0
     assert capsys.readouterr().out == first.out
 

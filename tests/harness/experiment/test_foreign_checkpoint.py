@@ -7,7 +7,6 @@ import pytest
 
 from harness.experiment import loop
 from harness.experiment.run import run as train
-from harness.speech.sequence_training import train_sequence
 from harness.store import Store
 from tests.killed import Killed
 from tests.silence import silent
@@ -37,25 +36,21 @@ def change(path, how):
     ("way", "how"), [*product(["frames", "sequence", "full"], LAYOUTS), *product(["frames"], RUNS)]
 )
 def test_a_checkpoint_is_taken_up_only_if_its_layout_is_known_and_the_run_its_own(
-    way, how, configure, sequence, corpus, finished, tmp_path, monkeypatch
+    way, how, configure, sequence, finished, tmp_path, monkeypatch
 ):
-    kinds = {
-        "frames": (lambda config, _, *to: train(config, *to), configure()),
-        "sequence": (train_sequence, sequence()),
-        "full": (train_sequence, sequence(shuffling="full")),
-    }
-    trained, config = kinds[way]
-    whole = trained(config, corpus, finished, silent)
+    shuffling = {"sequence": "on the fly", "full": "full"}
+    config = configure() if way == "frames" else sequence(shuffling=shuffling[way])
+    whole = train(config, finished, silent)
     store = Store(tmp_path / "killed")
     if way != "frames":
-        train(config.start, store, silent)
+        train(config.task.start, store, silent)
     clock = time.monotonic
     with monkeypatch.context() as patch:  # checkpoints are written every few seconds
         patch.setattr(time, "monotonic", lambda: 1e5 * clock())
         with pytest.raises(Killed):
-            trained(config, corpus, store, die_later)
+            train(config, store, die_later)
     (path,) = store.path.glob(f"{whole.hash}/checkpoint/*")
     change(path, how)
-    resumed = trained(config, corpus, store, silent)
+    resumed = train(config, store, silent)
     same = whole.path("metrics.parquet").read_bytes()
     assert (resumed.path("metrics.parquet").read_bytes() == same) == (how != TAKEN_UP)

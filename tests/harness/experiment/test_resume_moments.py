@@ -18,7 +18,7 @@ from harness.experiment import folds, loop
 from harness.experiment import loop as module
 from harness.experiment.experiment import Experiment
 from harness.experiment.folds import Boundaries
-from harness.experiment.folds import FrameTraining as Training
+from harness.experiment.folds import FoldTraining as Training
 from harness.experiment.run import run as train
 from harness.networks.feedforward import denormals_flushed
 from harness.speech.task import Frames

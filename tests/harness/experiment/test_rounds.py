@@ -16,7 +16,7 @@ from harness.algorithms.compression import Compressed, PowerSgd, TopK
 from harness.algorithms.schedules import Constant, Exponential, Halving, Search
 from harness.base.errors import UserError
 from harness.experiment.experiment import Stage
-from harness.experiment.folds import FrameTraining as Training
+from harness.experiment.folds import FoldTraining as Training
 from harness.experiment.run import run as train
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.networks.feedforward import Dnn, Layout
@@ -25,7 +25,7 @@ from harness.simulator.cluster import Compression
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
-from harness.store.schema import WORD_ERRORS
+from harness.store.schema import TEST_ERRORS
 from harness.tasks.order import Laid
 from tests.killed import check_deaths
 from tests.silence import silent
@@ -163,7 +163,7 @@ def _folded(segments) -> list[tuple[int, int, int, int]]:
 )
 def test_the_tests_may_be_made_after_some_passes_alone(averaged, corpus, finished, tested, passes):
     run = train(averaged(tested=tested), finished, silent)
-    errors = load_file(run.path(WORD_ERRORS)) if run.path(WORD_ERRORS).exists() else {}
+    errors = load_file(run.path(TEST_ERRORS)) if run.path(TEST_ERRORS).exists() else {}
     assert {name for name in errors if name.startswith("clean/iterate")} == {
         f"clean/iterate/{number}" for number in passes
     }
@@ -173,7 +173,7 @@ def test_an_early_stop_is_the_end(averaged, corpus, finished):
     stops = Halving(0.5, halve_below=2.0, stop_below=2.0)
     run = train(averaged(schedule=stops, tested="at the end"), finished, silent)
     assert run.summary["passes"] == 2
-    assert "clean/iterate/1" in load_file(run.path(WORD_ERRORS))
+    assert "clean/iterate/1" in load_file(run.path(TEST_ERRORS))
 
 
 def test_rounds_of_speech_say_which_share_of_the_frames_they_trained_on(averaged, corpus, finished):

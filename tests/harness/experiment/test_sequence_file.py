@@ -7,7 +7,7 @@ from harness.algorithms.stale import DelayCompensated
 from harness.base.errors import UserError
 from harness.experiment.run_file import load_folds, load_run
 from harness.speech.frames import corpus_of
-from harness.speech.sequence import SequenceConfig
+from harness.speech.sequence_task import Sequences
 from harness.speech.task import Frames
 from tests.run_files import written
 
@@ -24,13 +24,14 @@ def asked_for(folder: Path, old: str = "", new: str = "") -> Path:
 
 def test_a_file_says_what_is_trained_and_what_it_starts_from(tmp_path: Path) -> None:
     config = load_run(asked_for(tmp_path), seed=7)
-    corpus = corpus_of(config)
-    assert (config.seed, config.start.seed) == (7, 0)
-    assert config.criterion == Criterion(numerator="sum")
-    assert config.start.cluster == config.cluster
-    assert config.start.task.fingerprint == config.fingerprint == corpus.fingerprint
+    task = config.task
+    corpus = corpus_of(task)
+    assert (config.seed, task.start.seed) == (7, 0)
+    assert task.criterion == Criterion(numerator="sum")
+    assert task.start.cluster == config.cluster
+    assert task.start.task.fingerprint == task.fingerprint == corpus.fingerprint
     inputs = corpus.dim * (2 * corpus.context + 1)
-    assert config.timed_layers == config.start.task.timed_layers == (inputs, 64, corpus.n_targets)
+    assert task.timed_layers == task.start.task.timed_layers == (inputs, 64, corpus.n_targets)
 
 
 def test_gradients_are_folded_as_the_file_says(tmp_path: Path) -> None:
@@ -41,7 +42,7 @@ def test_gradients_are_folded_as_the_file_says(tmp_path: Path) -> None:
 
 def test_the_two_kinds_of_run_files_are_told_apart(tmp_path: Path) -> None:
     path = asked_for(tmp_path)
-    assert type(load_run(path)) is SequenceConfig
+    assert type(load_run(path).task) is Sequences
     assert type(load_folds(RUNS / "async-averaged.toml").task) is Frames
     with pytest.raises(UserError, match=r"task\.is: not allowed"):
         load_folds(path)
@@ -50,13 +51,17 @@ def test_the_two_kinds_of_run_files_are_told_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "line"),
     [
-        ("replicas = 2", 'device = "cpu"', "device: not allowed; it follows from the rest"),
+        ("workers = 2", 'device = "cpu"', "device: not allowed; it follows from the rest"),
         ("workers = 1", 'scale = "smoke"', "task.start.scale: not allowed; it follows"),
         ('scale = "smoke"', "scale = 3", "scale: 3 is not a string; needed: a string"),
-        ("slots = 16", "slot = 16", "key in task: unknown 'slot' (did you mean 'slots'?)"),
-        ("slots = 16", "slots = 0", "slots: 0; allowed: at least 1"),
-        ("evaluations = 2", 'algorithm = { is = "Easgd" }', "algorithm.is: unknown 'Easgd'"),
-        ("slots = 16", "corpus_seed = -1", "corpus_seed: -1 is not allowed"),
+        ("slots = 16", "slot = 16", "key in protocol: unknown 'slot' (did you mean 'slots'?)"),
+        ("slots = 16", "slots = 0", "protocol.slots: 0 is not allowed; allowed: a whole number"),
+        (
+            "evaluations = 2",
+            'algorithm = { is = "Easgd" }',
+            "algorithm: Easgd is not allowed; al",
+        ),
+        ("held_out = 50", "corpus_seed = -1", "corpus_seed: -1 is not allowed"),
         ("hidden = [64]", "", "task.start.hidden: missing"),
         ('numerator = "sum"', 'numerator = "some"', "task.criterion.numerator"),
     ],

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from harness import cli
 from harness.acoustics.mmi import Criterion
 from harness.base.errors import UserError
 from harness.base.seeds import identity
-from harness.fidelity.predict import prediction, time_full_run
+from harness.experiment.experiment import Experiment
+from harness.experiment.run import time_run
+from harness.fidelity.predict import prediction
 from harness.simulator import Cluster, load_cluster
-from harness.speech.sequence import SequenceConfig
 from harness.store import Run
 
 RUNS = Path(__file__).parents[3] / "reproductions" / "runs"
@@ -27,8 +29,8 @@ def slow() -> Cluster:
 
 
 def test_trainers_set_the_pace_where_decoding_is_cheap(sequence, corpus, slow) -> None:
-    config = sequence(cluster=slow, replicas=1, decode_cost=0.001)
-    assert time_full_run(config, corpus.split("train")).per_s == pytest.approx(
+    config = sequence(cluster=slow, workers=1, decode_cost=0.001)
+    assert time_run(config, corpus.split("train")).per_s == pytest.approx(
         1.0 / (COMPUTE_S + FOLD_S), rel=1e-6
     )
 
@@ -36,8 +38,8 @@ def test_trainers_set_the_pace_where_decoding_is_cheap(sequence, corpus, slow) -
 @pytest.mark.parametrize("kept", [0.25, 0.5])
 def test_decoders_set_the_pace_where_decoding_is_dear(sequence, corpus, slow, kept: float) -> None:
     cost = 50.0
-    config = sequence(cluster=slow, replicas=1, decode_cost=cost)
-    rate = time_full_run(config, corpus.split("train"), kept).per_s
+    config = sequence(cluster=slow, workers=1, decode_cost=cost)
+    rate = time_run(config, corpus.split("train"), kept).per_s
     # Of a minibatch's frames each was kept out of 1 / kept decoded ones.
     assert rate == pytest.approx(kept / (cost * COMPUTE_S), rel=0.1)
 
@@ -48,13 +50,13 @@ def said(lines: list[str], name: str) -> list[float]:
 
 
 def test_a_prediction_with_what_a_run_kept_agrees_with_that_run(
-    sequence: Callable[..., SequenceConfig],
+    sequence: Callable[..., Experiment[Any]],
     corpus: Corpus,
     slow: Cluster,
     run_sequence: Callable[..., Run],
 ) -> None:
     config = sequence(
-        cluster=slow, replicas=2, passes=4, decode_cost=0.5, test=False,
+        cluster=slow, workers=2, passes=4, decode_cost=0.5, tested="never",
         criterion=Criterion(kappa=0.5, reject_below=0.0, cancel_below=0.3),
     )  # fmt: skip
     run = run_sequence(config)
@@ -72,20 +74,20 @@ def test_a_prediction_with_what_a_run_kept_agrees_with_that_run(
 
 def test_other_frames_replicas_and_clusters_may_be_asked_for(sequence, corpus, slow) -> None:
     train = corpus.split("train")
-    config = sequence(cluster=slow, replicas=1, passes=20)
+    config = sequence(cluster=slow, workers=1, passes=20)
     two = list(prediction(config, train, workers=2, kept=0.5))
     assert two[0].endswith("two replicas, 2 replicas")
     assert said(two, "frames kept") == [0.5]
     (speed_up,) = said(two, "speed-up")
     assert 1.5 < speed_up <= 2.01
-    every = prediction(sequence(cluster=slow, replicas=1, frames="all"), train)
+    every = prediction(sequence(cluster=slow, workers=1, frames="all"), train)
     assert said(list(every), "frames kept") == [1.0]
 
 
 def test_the_staleness_from_every_read_is_predicted(sequence, corpus, slow) -> None:
-    config, train = sequence(cluster=slow, replicas=2, passes=20), corpus.split("train")
+    config, train = sequence(cluster=slow, workers=2, passes=20), corpus.split("train")
     lines = list(prediction(config, train, kept=0.5))
-    timeline = time_full_run(config, train, 0.5).timeline
+    timeline = time_run(config, train, 0.5).timeline
     found = [(name, said(lines, f"{name} staleness")) for name in ("inner", "outer", "push")]
     for name, (mean, largest) in found:
         staleness = config.reads()[name](timeline).staleness
@@ -105,14 +107,14 @@ def test_the_staleness_from_every_read_is_predicted(sequence, corpus, slow) -> N
 def test_what_cannot_be_predicted_is_one_line(
     sequence, corpus, slow, choices: dict[str, object], kept: float | None, line: str
 ) -> None:
-    config = sequence(cluster=slow, replicas=1, **choices)
+    config = sequence(cluster=slow, workers=1, **choices)
     with pytest.raises(UserError, match=line):
         list(prediction(config, corpus.split("train"), kept=kept))
 
 
 def test_a_target_has_to_be_of_the_same_kind(sequence, configure, run_sequence, corpus) -> None:
-    of_sequences = run_sequence(config := sequence(test=False))
-    of_frames = of_sequences.dir.parent / identity(config.start.to_dict())
+    of_sequences = run_sequence(config := sequence(tested="never"))
+    of_frames = of_sequences.dir.parent / identity(config.task.start.to_dict())
     train = corpus.split("train")
     with pytest.raises(UserError, match="trains frames; allowed: a run that trains sequence"):
         list(prediction(config, train, target=of_frames))

@@ -19,7 +19,7 @@ from harness.base.seeds import stream
 from harness.experiment.experiment import Experiment, Stage
 from harness.experiment.run import run as execute
 from harness.experiment.run import time_passes
-from harness.experiment.run_file import application_of_config
+from harness.fidelity.replay import execute_again
 from harness.modules.partition import Dirichlet, by_label, dirichlet, measure_skew, split_rows
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.task import Module
@@ -171,7 +171,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bytes(kind, tmp_path):
 def test_a_record_replays_to_the_same_bytes(tmp_path):
     config = configured()
     run = execute(config, Store(tmp_path), silent)
-    again = application_of_config(config).replay(config, run, Store(tmp_path), silent)
+    again = execute_again(config, run, Store(tmp_path), silent)
     assert again.path(MODEL).read_bytes() == run.path(MODEL).read_bytes()
 
 

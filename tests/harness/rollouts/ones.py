@@ -2,13 +2,17 @@
 
 from dataclasses import dataclass, replace
 
+from harness.algorithms.schedules import Constant
+from harness.algorithms.stale import ServerDescent
 from harness.base.files import cluster_file
 from harness.base.settings import Spec
 from harness.experiment.contract import Progress
+from harness.experiment.experiment import Experiment
 from harness.rollouts.problems import Problem, Problems
 from harness.rollouts.protocol import Rollouts
-from harness.rollouts.rollout_config import RolloutConfig, WarmStart
+from harness.rollouts.rollout_config import WarmStart
 from harness.rollouts.sources import SmallTransformer
+from harness.rollouts.task import Policy
 from harness.simulator import load_cluster
 
 VOCABULARY, CONTEXT = 5, 14
@@ -42,12 +46,15 @@ PROTOCOL = Rollouts(slots=8, group=4, batch=4, decode_s=0.01, train_s=0.2, sync_
 
 def configure(**changes):
     """A run of 12 updates with a policy of 1,500 parameters."""
-    found = RolloutConfig(
-        cluster=load_cluster(cluster_file("h100-node", None)), seed=1, device="cpu",
-        protocol=PROTOCOL, policy=SmallTransformer(12, 1, 2), problems=Ones(), rate=0.01,
-        updates=12, evaluations=2, held_out=20, start=WarmStart(steps=0),
+    config = Experiment(
+        task=Policy(
+            policy=SmallTransformer(12, 1, 2), problems=Ones(), updates=12, held_out=20,
+            start=WarmStart(steps=0),
+        ),
+        cluster=load_cluster(cluster_file("h100-node", None)), seed=1, workers=1,
+        protocol=PROTOCOL, algorithm=ServerDescent(), schedule=Constant(0.01), evaluations=2,
     )  # fmt: skip
-    return replace(found, **changes)
+    return config.vary(**changes)
 
 
 def protocol(**changes):

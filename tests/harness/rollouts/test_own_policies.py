@@ -1,7 +1,5 @@
 """A user's policy, sampler, prompts and reward: by a call and by a run file, right and wrong."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -12,9 +10,10 @@ import lagbench
 from harness.base.errors import UserError
 from harness.cli import main
 from harness.judge.statistics import mean_ci
-from harness.rollouts.own import OwnPolicy, configure
+from harness.rollouts.own import OwnPolicy
 from harness.rollouts.rollout_config import WarmStart
 from harness.rollouts.sampling import sample
+from harness.rollouts.task import configure
 from harness.store import Run
 from lagbench.rollout_result import RolloutResult
 from tests.harness.rollouts.ones import PROTOCOL
@@ -51,7 +50,6 @@ evaluations = 1
 [task]
 is = "rollouts"
 updates = {updates}
-rate = 0.02
 policy = "answers:make"
 problems = "answers:prompts"
 sampler = "answers:{sampler}"
@@ -62,6 +60,9 @@ slots = 8
 group = 4
 batch = 4
 eta = {eta}
+[schedule]
+is = "Constant"
+rate = 0.02
 """
 
 BUNDLED = """
@@ -137,7 +138,7 @@ def result_of(folder, rewards, **figures):
     runs = [Run("", {}, "done", summary, "", folder, {name: ""}) for summary in seeds]
     for stored in runs:
         vars(stored)["_whole"] = {name}
-    return RolloutResult(runs, replace(configure_ours(), held_out=20))
+    return RolloutResult(runs, configure_ours(held_out=20))
 
 
 def test_an_interval_of_a_share_stays_between_0_and_1_and_reaches_half_a_problem(tmp_path):
@@ -312,7 +313,7 @@ def test_real_processes_are_refused_in_one_line(tmp_path):
     words = ["train", write(tmp_path), "--processes", "2", "--out", tmp_path / "s"]
     done = run(["-m", "harness", *words])
     assert done.returncode == 2
-    assert "processes: generators and trainer are simulated" in done.stderr
+    assert "task.is: not allowed: 'rollouts'; allowed: a task that trains by folds" in done.stderr
 
 
 def test_prompts_without_answers_have_no_supervised_start(tmp_path, monkeypatch, capsys):

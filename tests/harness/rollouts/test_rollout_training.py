@@ -10,7 +10,9 @@ from safetensors.numpy import load_file
 from harness.algorithms.descent import AdamW
 from harness.base.errors import UserError
 from harness.experiment import loop
-from harness.experiment.run_file import application_of_config
+from harness.experiment.run import run as execute
+from harness.experiment.run import time_run
+from harness.fidelity.replay import execute_again
 from harness.rollouts import sampling
 from harness.rollouts.executor import RECORD, REWARD, RolloutExecutor
 from harness.rollouts.learning import Learner, Rollout
@@ -21,7 +23,7 @@ from harness.rollouts.problems import Sorting
 from harness.rollouts.records import TRAINED
 from harness.rollouts.rollout_config import WarmStart
 from harness.rollouts.sources import SmallTransformer
-from harness.rollouts.training import ROLLOUTS, RolloutTraining, train_rollouts
+from harness.rollouts.training import ROLLOUTS, RolloutTraining
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.store.schema import MODEL, TIMELINE
@@ -29,7 +31,7 @@ from tests.harness.rollouts.ones import CONTEXT, VOCABULARY, Ones, configure, ig
 
 
 def train(config, folder):
-    return train_rollouts(config, Store(folder), ignore)
+    return execute(config, Store(folder), ignore)
 
 
 def model_of(run):
@@ -134,8 +136,8 @@ def retrain(timeline, config):
     Every stretch of tokens is sampled with the version on record, one rollout at a time; every fold
     is trained on with the rollouts on record.
     """
-    problems, size = config.problems, config.protocol.group
-    learner = Learner(Weights(config.policy.make(VOCABULARY, CONTEXT, 0)), config)
+    problems, size = config.task.problems, config.protocol.group
+    learner = Learner(Weights(config.task.policy.make(VOCABULARY, CONTEXT, 0)), config)
     server = learner.start(learner.weights.vector.clone())
     rows, stretches = timeline.own["rollouts"], timeline.own["tokens"]
     prompts = dict(zip(rows.rollout.tolist(), rows.prompt.tolist(), strict=True))
@@ -222,7 +224,7 @@ def test_a_second_run_and_a_run_that_was_killed_give_the_same_bytes(stale, tmp_p
 def test_a_replay_of_the_timeline_gives_the_same_bits(stale, tmp_path):
     config = configure(protocol=stale, workers=2)
     run = train(config, tmp_path / "simulated")
-    again = application_of_config(config).replay(config, run, Store(tmp_path / "replayed"), ignore)
+    again = execute_again(config, run, Store(tmp_path / "replayed"), ignore)
     assert again.hash != run.hash
     assert torch.equal(model_of(again), model_of(run))
     assert again.path(TIMELINE).read_bytes() == run.path(TIMELINE).read_bytes()
@@ -231,13 +233,13 @@ def test_a_replay_of_the_timeline_gives_the_same_bits(stale, tmp_path):
         np.testing.assert_array_equal(both[0][name], both[1][name], name)
     assert again.summary == run.summary
     simulated = load_timeline(run.path(TIMELINE))
-    timed = application_of_config(config).time_again(config, None, run, simulated)
+    timed = config.task.time_again(config, run, simulated)
     assert timed.sha256() == simulated.sha256()
 
 
 def test_a_run_is_timed_without_a_policy():
     config = configure(updates=40, protocol=protocol(tokens=20.0, eta=3))
-    whole = application_of_config(config).time(config, None, 1.0, 30)
+    whole = time_run(config, (), 1.0, 30)
     assert len(whole.timeline.folds) == 30
     assert whole.folds == (40,)
     assert whole.ends_s[-1] > whole.timeline.folds.time_s[-1]
@@ -266,11 +268,11 @@ def test_groups_of_equal_rewards_are_left_out_or_counted(tmp_path):
 
     config = configure(problems=Same(), updates=2, protocol=protocol(publish="drain", eta=0))
     run = train(config, tmp_path)
-    start = config.policy.make(VOCABULARY, CONTEXT, 0)
+    start = config.task.policy.make(VOCABULARY, CONTEXT, 0)
     assert torch.equal(model_of(run), Weights(start).vector)
     assert run.summary["uneven"] == 0.0
     assert "loss" not in run.summary
-    counted = train(replace(config, even=True), tmp_path)
+    counted = train(config.vary(even=True), tmp_path)
     assert counted.summary["gradient_norm"] == 0.0
 
 
@@ -303,5 +305,5 @@ def test_a_start_is_trained_once_and_begins_where_it_ended(tmp_path):
     first = train(config, tmp_path)
     second = train(replace(config, seed=2), tmp_path)
     names = [run.config["is"] for run in Store(tmp_path).runs()]
-    assert sorted(names) == ["RolloutConfig", "RolloutConfig", "StartConfig"]
+    assert sorted(names) == ["Policy", "Policy", "StartConfig"]
     assert first.summary["score_before"] == second.summary["score_before"] > 0.0

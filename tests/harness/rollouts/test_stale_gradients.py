@@ -1,7 +1,7 @@
 """The bias of stale rollouts' gradients, against an enumeration of all groups; and collapses."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from harness.algorithms.descent import Momentum
+from harness.algorithms.stale import ServerDescent
+from harness.experiment.experiment import Experiment
 from harness.experiment.run import run as execute
 from harness.rollouts.executor import RolloutExecutor
 from harness.rollouts.learning import LAST
@@ -16,7 +18,7 @@ from harness.rollouts.losses import Naive, Reinforce
 from harness.rollouts.policy import Weights
 from harness.rollouts.problems import Addition
 from harness.rollouts.protocol import Rollouts
-from harness.rollouts.rollout_config import RolloutConfig, WarmStart
+from harness.rollouts.rollout_config import start_of
 from harness.rollouts.sampling import draw_uniforms, sample, score_samples
 from harness.rollouts.sources import SmallTransformer
 from harness.rollouts.stability import APART, StabilityConfig
@@ -27,8 +29,10 @@ from harness.rollouts.stale_gradients import (
     estimate_square_norm,
 )
 from harness.rollouts.starting import initial
+from harness.rollouts.task import Policy
 from harness.simulator import Cluster
 from harness.store import Store
+from tests.harness.rollouts.ones import configure
 from tests.silence import silent
 
 VOCABULARY, CONTEXT, PROMPT = 3, 3, 1
@@ -47,12 +51,12 @@ class EvenLength(Addition):
 
 
 @pytest.fixture(scope="module")
-def training() -> RolloutConfig:
-    return RolloutConfig(
-        cluster=Cluster.of(1, step_s=1.0), seed=5, device="cpu",
+def training() -> Experiment[Policy]:
+    return configure(
+        cluster=Cluster.of(1, step_s=1.0), seed=5, evaluations=4,
         protocol=Rollouts(slots=16, group=4, batch=4, eta=0.0, sync_s=0.0),
         policy=SmallTransformer(8, 1, 2), problems=EvenLength(1, 0.0, least=1), loss=Reinforce(),
-        rate=1e-2, even=True, updates=4, held_out=10, start=WarmStart(steps=0),
+        even=True, updates=4, held_out=10,
     )  # fmt: skip
 
 
@@ -105,8 +109,8 @@ def test_the_mean_difference_over_all_groups_is_the_bias(clip):
 
 
 def test_without_staleness_it_is_the_gradient_of_the_trainers_step(training):
-    executor = RolloutExecutor(training, initial(training.start_config, None, silent))
-    model, problems = executor.server.model.clone(), training.problems
+    executor = RolloutExecutor(training, initial(start_of(training), None, silent))
+    model, problems = executor.server.model.clone(), training.task.problems
     executor.advance()  # groups 0 to 3
     each = [problems.train(number // 4, training.seed) for number in range(16)]
     prompts = [np.array(one.prompt, np.int64) for one in each]
@@ -117,7 +121,7 @@ def test_without_staleness_it_is_the_gradient_of_the_trainers_step(training):
     rewards = [problems.reward(problem, answer.tolist()) for problem, answer in told]
     pairs = list(zip(prompts, answers, strict=True))
     groups = Groups(pairs, torch.tensor(rewards, dtype=torch.float64).view(4, 4))
-    found = compare_gradients(executor.weights, training.loss, groups, model, [model]).fresh
+    found = compare_gradients(executor.weights, training.task.loss, groups, model, [model]).fresh
     a_token = found * len(pairs) / sum(map(len, answers))
     assert a_token.norm() > 0.0
     last = executor.server.tensors[LAST]
@@ -144,16 +148,17 @@ def test_a_measurement_is_kept_and_has_a_bias_for_each_staleness(training, tmp_p
 
 
 def test_a_training_that_collapses_ends_there_and_another_is_trained_to_its_end(training, tmp_path):
-    calm = replace(training, optimizer=Momentum(momentum=0.0), rate=1e-6, updates=5)
+    calm = training.vary(algorithm=ServerDescent(Momentum(momentum=0.0)), updates=5).with_rate(1e-6)
     stable = execute(StabilityConfig(calm, every=2, probe=32), Store(tmp_path), silent)
     assert stable.summary["updates"] == 5
     assert "collapse" not in stable.summary
     assert stable.curve("reward")[0].tolist() == [0.0, 0.4, 0.8, 1.0]
-    given = [training.problems.train(APART + k, training.seed) for k in range(32)]
-    made = training.policy.make(training.problems.vocabulary, training.problems.context, 0)
-    before = score_samples(made, training.problems, given, training.seed)
+    problems = training.task.problems
+    prompts = [problems.train(APART + k, training.seed) for k in range(32)]
+    policy = training.task.policy.make(problems.vocabulary, problems.context, 0)
+    before = score_samples(policy, problems, prompts, training.seed)
     assert stable.summary["reward_before"] == before
-    wild = replace(calm, rate=1e3, updates=50)
+    wild = calm.vary(updates=50).with_rate(1e3)
     found = execute(StabilityConfig(wild, every=2, probe=32), Store(tmp_path), silent).summary
     assert found["collapse"] == found["updates"] < 50
     assert found["reward"] <= 0.5 * before

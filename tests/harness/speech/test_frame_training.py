@@ -12,14 +12,14 @@ from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.schedules import Constant, Halving, Hand, Search
 from harness.experiment.executors import SimulationExecutor
 from harness.experiment.experiment import Stage
-from harness.experiment.folds import FrameTraining
+from harness.experiment.folds import FoldTraining
 from harness.experiment.run import run as train
 from harness.simulator.timeline_file import load_timeline
 from harness.speech import task as acoustic
 from harness.speech.evaluation import FrameEvaluator
 from harness.speech.task import initial_parameters
 from harness.store import Store
-from harness.store.schema import MODEL, WORD_ERRORS
+from harness.store.schema import MODEL, TEST_ERRORS
 from tests.killed import check_deaths, kept_bytes
 from tests.silence import silent
 
@@ -98,7 +98,7 @@ def test_word_errors_are_kept_for_every_utterance_set_model_and_pass(configure, 
     from safetensors.numpy import load_file
 
     run = train(configure(), finished, silent)
-    errors = load_file(run.path(WORD_ERRORS))
+    errors = load_file(run.path(TEST_ERRORS))
     assert set(errors) == {
         f"{test}/{model}/{stage}"
         for test in ("clean", "noise")
@@ -112,7 +112,7 @@ def test_word_errors_are_kept_for_every_utterance_set_model_and_pass(configure, 
 
 def test_the_deployed_candidate_may_be_the_only_one_that_is_tested(configure, finished):
     run = train(configure(tested_models="deployed"), finished, silent)
-    kept = load_file(run.path(WORD_ERRORS))
+    kept = load_file(run.path(TEST_ERRORS))
     assert {name.split("/")[1] for name in kept} == {"average", "lengths"}
 
 
@@ -124,7 +124,7 @@ def test_every_candidate_is_tested_at_an_acoustic_scale_of_its_own(
     store = Store(tmp_path)
     with store.begin(config.to_dict()) as writer:
         problem = config.task.open(config, store)
-        training = FrameTraining(writer, config, problem, silent, SimulationExecutor)
+        training = FoldTraining(writer, config, problem, silent, SimulationExecutor)
         training.run()
     for name, model in training.executor.server.candidates().items():
         alone = FrameEvaluator(problem.network, problem.examples, spoken)
@@ -133,7 +133,7 @@ def test_every_candidate_is_tested_at_an_acoustic_scale_of_its_own(
         assert measured[f"acoustic_scale/{name}"] == tuned.best.scale
         assert measured[f"acoustic_scale_decided/{name}"] == float(tuned.decided)
         wrong, frame_error = alone.test("clean", model, tuned)
-        assert training.word_errors[f"clean/{name}/1"].tolist() == wrong.errors.tolist()
+        assert training.test_errors[f"clean/{name}/1"].tolist() == wrong.errors.tolist()
         assert measured[f"clean_frame_error/{name}"] == frame_error
         assert frame_error == alone.frames_of("clean", model).frame_error
 

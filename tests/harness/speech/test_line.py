@@ -4,7 +4,7 @@ import pytest
 from harness.acoustics import mmi
 from harness.acoustics.decoder import Beam, lattice
 from harness.acoustics.mmi import Criterion
-from harness.speech.sequence_training import train_sequence
+from harness.experiment.run import run
 from harness.store import Store
 from reproductions.paper3_async_mmi.line_scan import POINTS, LineConfig, scan_line
 
@@ -34,18 +34,18 @@ def test_over_a_narrow_lattice_the_slope_is_of_what_the_lattice_sums(
     narrow = Criterion("mmi", 0.5, "lattice", Beam(12.0, 40, 8.0), "sum", 0.0, 0.0)
     config = LineConfig(sequence(passes=1, criterion=narrow), utterances=8, points=())
     store, searched = Store(tmp_path), []
-    train_sequence(config.training, corpus, store, lambda progress: None)
+    run(config.training, store)
 
     def counted(*arguments):
         searched.append(1)
         return lattice(*arguments)
 
     monkeypatch.setattr(mmi, "lattice", counted)
-    run = scan_line(config, corpus, store, lambda progress: None)
-    assert run.summary["auxiliary_at_0"] == run.summary["criterion_at_0"]
-    slope = run.summary["criterion_slope"]
+    done = scan_line(config, corpus, store, lambda progress: None)
+    assert done.summary["auxiliary_at_0"] == done.summary["criterion_at_0"]
+    slope = done.summary["criterion_slope"]
     assert slope != 0
-    assert run.summary["auxiliary_slope"] == pytest.approx(slope, rel=1e-6)
+    assert done.summary["auxiliary_slope"] == pytest.approx(slope, rel=1e-6)
     # For the tangents and for what is held: on neither side of 0 is anything searched for.
     assert len(searched) == 2 * config.utterances
 
@@ -66,6 +66,6 @@ def test_how_far_it_has_come_is_told_at_every_point(line, told):
 
 def test_a_training_that_diverged_has_no_line(sequence, corpus, tmp_path):
     config = LineConfig(sequence(rate=1e6), utterances=2)
-    run = scan_line(config, corpus, Store(tmp_path), lambda progress: None)
-    assert run.status == "diverged"
-    assert run.note.startswith("its training (")
+    done = scan_line(config, corpus, Store(tmp_path), lambda progress: None)
+    assert done.status == "diverged"
+    assert done.note.startswith("its training (")

@@ -35,7 +35,7 @@ class Naive:
         self.config, self.train = config, corpus.split("train")
         self.frames = FramesOnDevice.from_corpus(corpus, "cpu")
         references = references_of(corpus)
-        self.criterion = SequenceCriterion(config.criterion, references, log_prior(corpus))
+        self.criterion = SequenceCriterion(config.task.criterion, references, log_prior(corpus))
 
     def inputs(self, utterance):
         first, length = self.train.start[utterance], self.train.frames[utterance]
@@ -69,7 +69,7 @@ class Naive:
                 gradient = gradient / max(1, staleness)
             case DelayCompensated(strength):
                 gradient = gradient + strength * gradient**2 * (model - read)
-        return model - self.config.rate * gradient
+        return model - self.config.schedule.rate * gradient
 
 
 class Plain(Naive):
@@ -83,7 +83,7 @@ class Plain(Naive):
         outer = torch.stack([o for _, o in frames]).float().unsqueeze(0)
         out = torch.empty_like(read.unsqueeze(0))
         InnerLoss(Dnn(LAYOUT, "relu")).gradient(read.unsqueeze(0), x, outer, out)
-        return model.sub(out[0], alpha=self.config.rate)
+        return model.sub(out[0], alpha=self.config.schedule.rate)
 
 
 def close(ours, theirs, moved):
@@ -93,7 +93,7 @@ def close(ours, theirs, moved):
 
 
 def initial_of(config, corpus, store):
-    return final_model(train(config.start, store, silent))
+    return final_model(train(config.task.start, store, silent))
 
 
 @pytest.mark.parametrize("slots", [1, 3])
@@ -101,7 +101,7 @@ def initial_of(config, corpus, store):
 def test_one_replica_with_zero_latency_is_plain_sequential_training(
     slots, oracle, sequence, run_sequence, corpus, finished, zero_cost
 ):
-    config = sequence(replicas=1, slots=slots, cluster=zero_cost)
+    config = sequence(workers=1, slots=slots, cluster=zero_cost)
     ours, naive = final(run_sequence(config)), oracle(config, corpus)
     model = initial = initial_of(config, corpus, finished)
     utterances = iter(orders(0, len(naive.train), 1, 2)[0].tolist())
@@ -125,7 +125,7 @@ def test_one_replica_with_zero_latency_is_plain_sequential_training(
 def test_without_shuffling_minibatches_are_cut_from_one_utterance_after_another(
     sequence, run_sequence, corpus, finished, zero_cost
 ):
-    config = sequence(replicas=1, slots=4, cluster=zero_cost, shuffling="none", passes=1)
+    config = sequence(workers=1, slots=4, cluster=zero_cost, shuffling="none", passes=1)
     ours, naive = final(run_sequence(config)), Naive(config, corpus)
     model = initial = initial_of(config, corpus, finished)
     gathered = []
@@ -188,7 +188,7 @@ def test_stale_training_equals_a_walk_along_the_timeline_that_keeps_every_versio
 def test_full_shuffling_decodes_a_pass_with_the_parameters_it_begins_with(
     sequence, run_sequence, corpus, finished
 ):
-    config = sequence(replicas=1, slots=4, shuffling="full", passes=1, rate=0.003)
+    config = sequence(workers=1, slots=4, shuffling="full", passes=1, rate=0.003)
     done, naive = run_sequence(config), Naive(config, corpus)
     initial = initial_of(config, corpus, finished)
     pairs = [naive.decoded(initial, number) for number in range(len(naive.train))]

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from harness.acoustics.mmi import Criterion
 from harness.algorithms.async_sgd import AsyncSgd, ClippedSgd, Gradients
 from harness.algorithms.averaging import Easgd
-from harness.algorithms.schedules import Constant
+from harness.algorithms.schedules import Constant, Exponential
 from harness.algorithms.stale import (
     DelayCompensated,
     PartialFolds,
@@ -27,10 +27,11 @@ from harness.experiment.run import run as train
 from harness.networks.feedforward import Dnn, Layout
 from harness.simulator.timeline_file import load_timeline
 from harness.speech.decoding import TOLD, Halves
+from harness.speech.protocol import Sequence
 from harness.speech.sequence import Plateau
-from harness.speech.sequence_training import has_collapsed, train_sequence
+from harness.speech.sequence_training import has_collapsed
 from harness.store import Store
-from harness.store.schema import MODEL, WORD_ERRORS
+from harness.store.schema import MODEL, TEST_ERRORS
 from tests.harness.speech.test_sequence_oracle import LAYOUT, final, initial_of
 from tests.killed import check_deaths
 from tests.silence import silent
@@ -43,6 +44,12 @@ WAYS = {
 }  # fmt: skip
 
 
+def on(corpus, config):
+    """The training on another corpus, from a start on it."""
+    name = {"fingerprint": corpus.fingerprint}
+    return config.vary(start=config.task.start.vary(**name), **name)
+
+
 def test_another_seed_gives_another_timeline_and_another_model(sequence, run_sequence):
     one, two = (run_sequence(sequence(seed=seed)) for seed in (0, 1))
     assert one.hash != two.hash
@@ -52,15 +59,15 @@ def test_another_seed_gives_another_timeline_and_another_model(sequence, run_seq
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_that_dies_and_resumes_gives_the_bytes_of_one_that_did_not(
-    way, sequence, corpus, tmp_path, finished
+    way, sequence, tmp_path, finished
 ):
-    config = sequence(plateau=Plateau(1, 0.5), **WAYS[way])
-    whole = train_sequence(config, corpus, finished, silent)
+    config = sequence(schedule=Plateau(0.01, 1, 0.5), **WAYS[way])
+    whole = train(config, finished, silent)
     assert whole.status == "done"
 
     def execute(store, watch):
-        train(config.start, store, silent)
-        return train_sequence(config, corpus, store, watch)
+        train(config.task.start, store, silent)
+        return train(config, store, watch)
 
     check_deaths(execute, whole, tmp_path, 2, 1, 3)
 
@@ -112,12 +119,12 @@ def test_a_trunk_and_a_top_compute_what_the_whole_network_does(corpus, sequence,
 
 
 def test_silence_that_is_not_updated_keeps_its_outputs(
-    sequence, run_sequence, corpus, tmp_path, finished
+    sequence, corpus, offered, tmp_path, finished
 ):
-    silent_corpus = replace(corpus, silence=(1,))
     config = sequence(update_silence=False)
-    done = train_sequence(config, silent_corpus, Store(tmp_path), silent)
-    before, after = initial_of(config, corpus, finished), final(done)
+    before = initial_of(config, corpus, finished)
+    offered["tiny"] = replace(corpus, silence=(1,))
+    after = final(train(on(offered["tiny"], config), Store(tmp_path), silent))
     rows = [LAYOUT.views(model.unsqueeze(0))[-1].weight[0] for model in (before, after)]
     assert torch.equal(rows[0][1], rows[1][1])
     assert not torch.equal(rows[0][2], rows[1][2])
@@ -134,15 +141,15 @@ def test_frames_that_are_not_kept_enter_as_zeros_where_all_enter(sequence, run_s
 
 
 def test_what_is_wrong_with_an_utterance_is_counted_and_named_and_training_goes_on(
-    sequence, corpus, tmp_path
+    sequence, corpus, offered, tmp_path
 ):
     table = corpus.utterances
     words = list(table.words)
     words[0] = ("maybe",)  # not in the lexicon
     words[1] = ("no",) * 9  # more states than frames
     strange = replace(corpus, utterances=replace(table, words=tuple(words)))
-    config = sequence(passes=1, fingerprint=strange.fingerprint)
-    done = train_sequence(config, strange, Store(tmp_path), silent)
+    offered["tiny"] = strange
+    done = train(on(strange, sequence(passes=1)), Store(tmp_path), silent)
     assert done.status == "done"
     assert done.summary["trouble/out of lexicon"] == 1
     assert done.summary["trouble/unreachable"] == 1
@@ -168,7 +175,7 @@ def test_training_raises_the_criterion(sequence, run_sequence):
 
 
 def test_errors_of_every_test_utterance_are_kept(sequence, run_sequence, corpus):
-    found = load_file(run_sequence(sequence()).path(WORD_ERRORS))
+    found = load_file(run_sequence(sequence()).path(TEST_ERRORS))
     for test in corpus.tests:
         assert len(found[f"{test}/iterate/2"]) == len(corpus.split(test))
         assert found[f"{test}/lengths"].tolist() == [1] * len(corpus.split(test))
@@ -195,11 +202,11 @@ def test_a_criterion_that_collapsed_is_told_with_its_fold_its_value_and_its_rate
     assert done.note.endswith("rate 1e+04")
 
 
-def test_a_start_that_has_lost_its_model_is_trained_again(sequence, corpus, tmp_path, capsys):
-    start = train(sequence().start, Store(tmp_path), silent)
+def test_a_start_that_has_lost_its_model_is_trained_again(sequence, tmp_path, capsys):
+    start = train(sequence().task.start, Store(tmp_path), silent)
     model = start.path(MODEL).read_bytes()
     (start.dir / MODEL).unlink()
-    assert train_sequence(sequence(), corpus, Store(tmp_path), silent).status == "done"
+    assert train(sequence(), Store(tmp_path), silent).status == "done"
     assert (start.dir / MODEL).read_bytes() == model
     assert (
         "without its model.safetensors, which is needed; the run is made again"
@@ -210,27 +217,27 @@ def test_a_start_that_has_lost_its_model_is_trained_again(sequence, corpus, tmp_
 def test_settings_that_are_none_are_refused(sequence):
     with pytest.raises(UserError, match="on the fly"):
         sequence(shuffling="on the fl")
-    with pytest.raises(UserError, match="replicas"):
-        sequence(replicas=0)
-    with pytest.raises(UserError, match="rate"):
-        sequence(rate=0.0)
+    with pytest.raises(UserError, match="schedule: Exponential is not allowed"):
+        sequence(schedule=Exponential(0.1, 2))
+    with pytest.raises(UserError, match=r"protocol\.kept: not allowed in training"):
+        sequence(protocol=Sequence(kept=0.5))
 
 
 def test_the_rate_falls_after_a_plateau_and_no_more_often_than_allowed():
-    rule = Plateau(patience=2, least_gain=0.1, factor=0.1, most=2)
+    rule = Plateau(1.0, patience=2, least_gain=0.1, factor=0.1, most=2)
     rising = [-10.0, -8.0, -6.0, -5.0, -4.0]
-    assert rule.rate(1.0, rising) == 1.0
-    assert rule.rate(1.0, [*rising, -3.9]) == 1.0
-    assert rule.rate(1.0, [*rising, -3.9, -3.8]) == 0.1
-    assert rule.rate(1.0, [*rising, -3.9, -3.8, -3.8]) == 0.1
-    assert rule.rate(1.0, [*rising, -3.9, -3.8, -3.8, -3.8]) == pytest.approx(0.01)
-    assert rule.rate(1.0, [*rising, *[-3.8] * 50]) == pytest.approx(0.01)
+    assert rule.rate_after(rising) == 1.0
+    assert rule.rate_after([*rising, -3.9]) == 1.0
+    assert rule.rate_after([*rising, -3.9, -3.8]) == 0.1
+    assert rule.rate_after([*rising, -3.9, -3.8, -3.8]) == 0.1
+    assert rule.rate_after([*rising, -3.9, -3.8, -3.8, -3.8]) == pytest.approx(0.01)
+    assert rule.rate_after([*rising, *[-3.8] * 50]) == pytest.approx(0.01)
 
 
 def test_a_rate_that_falls_at_an_evaluation_does_so_whatever_the_criterion_does():
-    rule = Plateau(least_gain=0.5, factor=0.1, at=(2, 4))
+    rule = Plateau(1.0, least_gain=0.5, factor=0.1, at=(2, 4))
     for values in ([-5.0] * 6, [-5.0, -9.0, -9.0, -1.0, -1.0, -1.0]):
-        rates = [rule.rate(1.0, values[: 1 + readings]) for readings in range(6)]
+        rates = [rule.rate_after(values[: 1 + readings]) for readings in range(6)]
         assert rates == pytest.approx([1.0, 1.0, 0.1, 0.1, 0.01, 0.01])
 
 
