@@ -55,6 +55,10 @@ class OwnTable:
     context: int | None = setting(None, at_least=2, at_most=100_000)
 
 
+COUNTS = {"workers": 1, "evaluations": 4}
+"""Defaults of fields of an experiment, where a run file or call has none."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Policy(OwnLoop):
     """A policy that learns from rewarded rollouts, as a task.
@@ -89,8 +93,7 @@ class Policy(OwnLoop):
         "algorithm": {"is": "ServerDescent"},
         "schedule": {"is": "Constant", "rate": 2e-4},
         "protocol": {},
-        "workers": 1,
-        "evaluations": 4,
+        **COUNTS,
     }
 
     policy: PolicySource = field(default_factory=SmallTransformer)
@@ -182,13 +185,9 @@ class Policy(OwnLoop):
 
     def time(self, experiment: AnyExperiment, pieces: object, share: float, most: int) -> Whole:
         """See `OwnLoop`; lengths are drawn by the protocol's law."""
-        simulation = Simulation(
-            experiment.cluster,
-            rollouts_of(experiment),
-            experiment.workload(),
-            experiment.workers,
-            experiment.seed,
-        )
+        work, workers, seed = experiment.workload(), experiment.workers, experiment.seed
+        protocol = rollouts_of(experiment)
+        simulation = Simulation(experiment.cluster, protocol, work, workers, seed)
         timeline = simulation.advance(folds=min(self.updates, most))
         return Whole.from_timeline(timeline, steady_rate(timeline), [self.updates])
 
@@ -253,7 +252,7 @@ def configure(
         raise UserError(f"protocol: {text}")
     allowed = {entry.name for entry in fields(Policy)} - {"policy", "problems"}
     for name in settings:
-        if name not in allowed | {"rate", "optimizer", "workers", "evaluations"}:
+        if name not in allowed | COUNTS.keys() | {"rate", "optimizer"}:
             raise name_error("rollouts", name, allowed)
     chosen = policy_of(policy, sampler)
     source = problems_of(problems, chosen, reward, test, context)
@@ -265,14 +264,13 @@ def configure(
         table["start"] = WarmStart(steps=0)
     task = build(Policy, {**table, "policy": chosen, "problems": source}, "rollouts")
     optimizer = settings.get("optimizer", AdamW())
-    top = {name: settings[name] for name in ("workers", "evaluations") if name in settings}
+    top = {name: settings.get(name, usual) for name, usual in COUNTS.items()}
     parts = {
         "schedule": build(Constant, {"rate": settings.get("rate", 2e-4)}, "rollouts"),
         "algorithm": build(ServerDescent, {"optimizer": optimizer}, "rollouts"),
         "protocol": protocol or Rollouts(),
     }
-    top = {"workers": 1, "evaluations": 4} | top | parts
-    table = {**top, "task": task, "cluster": cluster}
+    table = {**top, **parts, "task": task, "cluster": cluster}
     return build(cast(Any, Experiment), table, "rollouts")
 
 
