@@ -50,21 +50,6 @@ class Schedule:
     """The initial learning rate."""
 
     @property
-    def held_out_tests(self) -> int:
-        """Number of held-out losses per pass that `after_test` needs."""
-        return 0
-
-    @property
-    def judges_passes(self) -> bool:
-        """Whether `after_pass` needs the frame accuracy."""
-        return False
-
-    @property
-    def searches(self) -> bool:
-        """Whether each chunk begins with trial descents."""
-        return False
-
-    @property
     def varies(self) -> bool:
         """Whether learning rates follow `factor_at`, from fold to fold."""
         return type(self).factor_at is not Schedule.factor_at
@@ -78,63 +63,15 @@ class Schedule:
         del share
         return 1.0
 
-    def trial_steps(self, chunk_steps: int) -> int:
-        """Number of minibatches of a trial descent.
-
-        Args:
-            chunk_steps: minibatches of a chunk.
-        """
-        del chunk_steps
-        return 0
-
-    def tries(self, chunk_steps: int, steps_left: int) -> bool:
-        """Whether a chunk is searched.
-
-        Args:
-            chunk_steps: minibatches of a whole chunk.
-            steps_left: minibatches until the pass ends.
-        """
-        del chunk_steps, steps_left
-        return self.searches
-
-    def ladder(self, rate: float) -> list[float]:
-        """The learning rates to try, the last one first.
-
-        Args:
-            rate: the learning rate so far.
-        """
-        return [rate]
-
-    def choose(self, ladder: Sequence[float], losses: Sequence[float]) -> float:
-        """Choose the learning rate of the next chunk.
-
-        Args:
-            ladder: the learning rates that were tried.
-            losses: of each trial, in nats, summed over its frames, each minibatch scored before
-                the step on it; not finite where the trial diverged.
-        """
-        del losses
-        return ladder[0]
-
-    def after_test(self, pace: Pace, loss: float) -> None:
-        """Update the pace after a held-out test.
-
-        Args:
-            pace: changed in place.
-            loss: in nats per frame.
-        """
-        pace.held_out = loss
-
     def after_pass(self, pace: Pace, passes: int, accuracy: float | None) -> None:
         """Update the pace after a pass over the data.
 
         Args:
             pace: changed in place.
             passes: number of finished passes.
-            accuracy: frame accuracy on the development set; None unless `judges_passes`.
+            accuracy: frame accuracy on the development set; None except for `Halving`.
         """
-        del passes
-        pace.accuracy = accuracy
+        del pace, passes, accuracy
 
 
 @dataclass(frozen=True)
@@ -191,13 +128,13 @@ class Hand(Schedule):
     tests_a_pass: int = setting(50, at_least=1)
     gain: float = setting(0.01, at_least=0.0)
 
-    @property
-    def held_out_tests(self) -> int:
-        """``tests_a_pass``."""
-        return self.tests_a_pass
-
     def after_test(self, pace: Pace, loss: float) -> None:
-        """Anneal unless the loss has clearly fallen since the last test."""
+        """Anneal unless the loss has clearly fallen since the last test.
+
+        Args:
+            pace: changed in place.
+            loss: on held-out data, in nats per frame.
+        """
         before, pace.held_out = pace.held_out, loss
         if before is not None and not loss < before * (1.0 - self.gain):
             pace.rate *= self.factor ** (self.groups_a_pass / self.tests_a_pass)
@@ -231,13 +168,8 @@ class Search(Schedule):
     clear: float = setting(0.03, at_least=0.0)
     whole_trials: bool = setting(False)
 
-    @property
-    def searches(self) -> bool:
-        """True."""
-        return True
-
     def trial_steps(self, chunk_steps: int) -> int:
-        """The share ``sample`` of a chunk, at least ``least_minibatches``."""
+        """Minibatches of a trial: ``sample`` of a chunk, at least ``least_minibatches``."""
         return max(self.least_minibatches, round(self.sample * chunk_steps))
 
     def tries(self, chunk_steps: int, steps_left: int) -> bool:
@@ -255,7 +187,13 @@ class Search(Schedule):
         return [rate, *(rate * self.factor**p for p in powers)]
 
     def choose(self, ladder: Sequence[float], losses: Sequence[float]) -> float:
-        """The rate of the lowest finite loss, or the ladder's first if none is clearly lower."""
+        """The rate of the lowest finite loss, or the ladder's first if none is clearly lower.
+
+        Args:
+            ladder: the learning rates that were tried.
+            losses: of each trial, in nats, summed over its frames, each minibatch scored before
+                the step on it; not finite where the trial diverged.
+        """
         finite = [(loss, rate) for rate, loss in zip(ladder, losses, strict=True) if isfinite(loss)]
         if not finite:  # every trial diverged
             return min(ladder)
@@ -281,11 +219,6 @@ class Halving(Schedule):
     rate: float = setting(above=0.0)
     halve_below: float = 0.005
     stop_below: float = 0.001
-
-    @property
-    def judges_passes(self) -> bool:
-        """True."""
-        return True
 
     def after_pass(self, pace: Pace, passes: int, accuracy: float | None) -> None:
         """Halve the learning rate, or stop, by the pass's gain in accuracy."""

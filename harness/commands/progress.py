@@ -6,12 +6,9 @@ import time
 from collections.abc import Callable
 
 from harness.base.log import say
-from harness.base.settings import format_quantity, format_seconds
 
 LONG_S = 10.0
 """Seconds; a command that takes less prints no progress."""
-LARGE = 1e9
-"""Bytes of memory from which on an estimate mentions memory."""
 EVERY_S = 5.0
 ENOUGH_S = 1.0
 """Seconds of work after which the time left is estimated from it."""
@@ -38,19 +35,8 @@ class Progress:
         self.said_s = -EVERY_S
         self.piece = 0
 
-    def foretell(self, seconds: float, size: float) -> None:
-        """Print an estimate of the whole command's least time and memory, if it is long.
-
-        Args:
-            seconds: estimated seconds of all pieces together.
-            size: estimated bytes of memory of the largest piece.
-        """
-        if seconds > LONG_S:
-            memory = f", and {format_quantity(size, 'B')} of memory" if size > LARGE else ""
-            self.say(f"this will take some {_roughly(seconds)} or more{memory}")
-
     def begin(
-        self, piece: int, name: str, unit: str, settled: bool = True, first_s: float = 0.0
+        self, piece: int, name: str, unit: str, settled: bool = True
     ) -> Callable[[int, int], None]:
         """Begin a piece; returns a function of the steps done and the number of steps.
 
@@ -59,12 +45,9 @@ class Progress:
             name: name of the work, as ``"8 workers"``.
             unit: unit of a step, as ``"folds"``.
             settled: whether the number of steps is known; otherwise it is an upper bound.
-            first_s: estimated seconds before the first step, printed if they are many.
         """
         self.piece = piece
         start: tuple[int, float] | None = None  # steps and time of the first call, after compiling
-        if first_s > LONG_S:
-            self._say(name, f"some {_roughly(first_s)} before the first of its {unit}")
 
         def watch(done: int, steps: int) -> None:
             nonlocal start
@@ -84,15 +67,6 @@ class Progress:
         if not long or now_s - self.said_s < EVERY_S:
             return
         word = "about" if settled else "at most"
-        self._say(name, f"{done}, {word} {left_s:.0f} s left")
-
-    def _say(self, name: str, text: str) -> None:
         place = f" ({self.piece} of {self.pieces})" if self.pieces > 1 else ""
-        self.said_s = self.clock()
-        self.say(f"{name}{place}: {text}")
-
-
-def _roughly(seconds: float) -> str:
-    """A duration with two digits."""
-    value, unit = format_seconds(seconds).split()
-    return f"{float(value):.2g} {unit}"
+        self.said_s = now_s
+        self.say(f"{name}{place}: {done}, {word} {left_s:.0f} s left")

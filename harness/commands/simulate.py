@@ -41,10 +41,9 @@ from harness.commands.timing import (
 from harness.simulator import MOST_WORKERS, Cluster, Workload, bare_throughput_per_s
 from harness.simulator.cluster import LEAST_STEP_S
 from harness.simulator.foresight import (
-    Effort,
     describe_idle,
     describe_repeats,
-    effort_of,
+    estimate_bytes,
     load_bundled,
 )
 from harness.simulator.protocols.contract import TimingProtocol
@@ -126,17 +125,13 @@ def run(arguments: argparse.Namespace) -> int:
     _check_options(arguments)
     jobs = [_job(arguments, point) for point in points(arguments.cluster, arguments.sweep)]
     progress = Progress(sum(len(counts) for _, _, counts in jobs))
-    efforts = [effort for point, _, counts in jobs for effort in _efforts(arguments, point, counts)]
-    progress.foretell(
-        sum(effort.seconds for _, effort in efforts), max(effort.size for _, effort in efforts)
-    )
-    first_s = {count: effort.first_s for count, effort in efforts}
-
+    for point, _, counts in jobs:
+        _check_memory(arguments, point, counts)
     timings: list[Timing] = []
 
     def watch(count: int, settled: bool) -> Watch:
         name, unit = f"{count:,} worker{'s'[: count > 1]}", "folds" if settled else "contributions"
-        return progress.begin(len(timings) + 1, name, unit, settled, first_s.get(count, 0.0))
+        return progress.begin(len(timings) + 1, name, unit, settled)
 
     row: Row | None = None  # timelines are large: only the last is kept
     unread: list[list[str]] = []
@@ -167,20 +162,17 @@ def _print(arguments: argparse.Namespace, timings: Sequence[Timing], row: Row) -
     print(*lines, sep="\n", file=sys.stderr if is_taken else sys.stdout)
 
 
-def _efforts(
-    arguments: argparse.Namespace, point: Point, counts: list[int]
-) -> Iterator[tuple[int, Effort]]:
-    """Estimates of the least time and memory for each worker count of a cluster.
+def _check_memory(arguments: argparse.Namespace, point: Point, counts: list[int]) -> None:
+    """Refuse a worker count of a cluster that needs more memory than is available.
 
     Raises:
-        UserError: one of them needs more memory than is available.
+        UserError: there is one.
     """
     protocol = protocols.protocol(arguments)
     for count in counts:
         folds = protocols.folds(arguments, point.cluster, count)
-        effort = effort_of(point.cluster, protocol, count, folds)
-        refuse_beyond_memory(f"{count} workers", effort.size)
-        yield count, effort
+        size = estimate_bytes(point.cluster, protocol, count, folds)
+        refuse_beyond_memory(f"{count} workers", size)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import numpy as np
 from torch import Tensor
 
 from harness.algorithms.catalogue import Algorithm
-from harness.algorithms.schedules import Schedule
+from harness.algorithms.schedules import Halving, Schedule, Search
 from harness.algorithms.share_schedules import STEADY, Rates
 from harness.base.errors import UserError
 from harness.base.settings import KIND, build, dataclasses_below, setting
@@ -466,7 +466,7 @@ class Experiment(HasIdentity, Generic[AnyTask]):
         if not self.schedule.of_folds:
             kind = type(self.schedule).__name__
             raise UserError(f"schedule: {kind} needs a criterion; allowed with {self.kind}: others")
-        if self.rounds and self.schedule.searches:
+        if self.rounds and self.search:
             raise UserError("schedule: a search needs the parameter server")
         if not self.stages or (self.rounds and len(self.stages) != 1):
             allowed = "allowed with rounds: 1" if self.rounds else "allowed: at least one"
@@ -508,7 +508,7 @@ class Experiment(HasIdentity, Generic[AnyTask]):
             raise UserError(f"cluster {self.cluster.name!r}: {mistake}")
         if (untrained := protocol.untrained()) is not None:
             raise UserError(f"protocol.{untrained[0]}: {untrained[1]}")
-        if not self.rounds and handing.a_fold > 1 and self.schedule.searches:
+        if not self.rounds and handing.a_fold > 1 and self.search:
             mistake = f"{handing.a_fold} is not allowed with a search for rates; allowed: 1"
             raise UserError(f"protocol.push_every: {mistake}")
 
@@ -579,6 +579,11 @@ class Experiment(HasIdentity, Generic[AnyTask]):
         return replace(self, cluster=cluster or self.cluster, workers=workers or self.workers)
 
     @property
+    def search(self) -> Search | None:
+        """The schedule, if it searches rates by trial descents; else None."""
+        return self.schedule if isinstance(self.schedule, Search) else None
+
+    @property
     def rounds(self) -> bool:
         """Whether a fold takes the contributions of all workers."""
         return self.algorithm.rounds
@@ -638,7 +643,7 @@ class Experiment(HasIdentity, Generic[AnyTask]):
         schedule = self.schedule
         # These need one version of the whole model; other minibatches than those in flight need
         # other costs.
-        asks = schedule.judges_passes or schedule.searches or self.shards > 1
+        asks = isinstance(schedule, Halving | Search) or self.shards > 1
         inside = 0 < stage < self.passes
         return asks or not inside or self.stage(stage) != self.stage(stage - 1)
 
@@ -700,12 +705,12 @@ class Experiment(HasIdentity, Generic[AnyTask]):
             chunk_steps: minibatches of a chunk.
             steps_left: minibatches until the stage ends.
         """
-        schedule = self.schedule
-        if not (schedule.searches and schedule.tries(chunk_steps, steps_left)):
+        search = self.search
+        if search is None or not search.tries(chunk_steps, steps_left):
             return 0.0
-        steps = min(schedule.trial_steps(chunk_steps), steps_left)
+        steps = min(search.trial_steps(chunk_steps), steps_left)
         # Each worker runs one rung of the ladder at a time, and nothing is sent meanwhile.
-        rounds = ceil(len(schedule.ladder(schedule.rate)) / self.workers)
+        rounds = ceil(len(search.ladder(search.rate)) / self.workers)
         return rounds * steps * compute_seconds(self.cluster, self.workload(stage))
 
     def to_dict(self) -> dict[str, Any]:

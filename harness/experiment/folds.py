@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from harness.algorithms.schedules import Pace, trial_losses
+from harness.algorithms.schedules import Halving, Hand, Pace, trial_losses
 from harness.experiment.contract import Progress, Watch
 from harness.experiment.experiment import AnyExperiment, Problem
 from harness.experiment.loop import (
@@ -89,7 +89,8 @@ class Boundaries:
     @property
     def held_out_tests(self) -> dict[int, float]:
         """The folds after which the schedule receives a held-out loss."""
-        return self._every(self.config.schedule.held_out_tests)
+        schedule = self.config.schedule
+        return self._every(schedule.tests_a_pass if isinstance(schedule, Hand) else 0)
 
     @property
     def chunk_steps(self) -> int:
@@ -99,7 +100,7 @@ class Boundaries:
 
     def is_chunk(self, step: int) -> bool:
         """Whether a chunk begins after ``step`` folds, and with it a search for its rate."""
-        return self.config.schedule.searches and step % self.chunk_steps == 0
+        return self.config.search is not None and step % self.chunk_steps == 0
 
     def segments(self, begin: int = 0) -> Iterator[Segment]:
         """The remaining segments of a stage after its first ``begin`` folds."""
@@ -107,8 +108,7 @@ class Boundaries:
         # Minibatches of later passes are handed out before this one ends, so no worker waits there.
         horizon = folds + self.order.ahead(self.config.handing.under_way)
         # A trial descent needs one version of the model, so workers are idle where a chunk begins.
-        searches = self.config.schedule.searches
-        chunks = set(range(0, folds, self.chunk_steps)) if searches else set[int]()
+        chunks = set(range(0, folds, self.chunk_steps)) if self.config.search else set[int]()
         measured = self.evaluations | self.considerations | self.held_out_tests
         for end in sorted(step for step in {*chunks, *measured, folds} if step > begin):
             idle = next(step for step in sorted({*chunks, horizon}) if step > begin)
@@ -193,9 +193,9 @@ class FoldTraining(Training[FoldExecutor]):
         )
         self._count(timeline, segment.ends)
         self._score(segment.ends)
-        if segment.ends in self._boundaries.held_out_tests:
-            loss = self.problem.held_out_loss(self.executor.server.model)
-            self.config.schedule.after_test(self.pace, loss)
+        schedule = self.config.schedule
+        if isinstance(schedule, Hand) and segment.ends in self._boundaries.held_out_tests:
+            schedule.after_test(self.pace, self.problem.held_out_loss(self.executor.server.model))
         return True
 
     def finish(self) -> None:
@@ -231,7 +231,7 @@ class FoldTraining(Training[FoldExecutor]):
     def _end_stage(self) -> None:
         """Let the schedule judge the pass, score the test sets if due, and begin the next pass."""
         position, schedule, accuracy = self.position, self.config.schedule, None
-        if schedule.judges_passes:
+        if isinstance(schedule, Halving):
             accuracy = 1.0 - self._error(self.problem.evaluate(self.executor.server.model))
         schedule.after_pass(self.pace, position.stage + 1, accuracy)
         is_last = self.pace.stop or position.stage + 1 == self.config.passes
@@ -249,19 +249,19 @@ class FoldTraining(Training[FoldExecutor]):
 
     def _search(self) -> float:
         """Find the next chunk's learning rate by trial descents on its first minibatches."""
-        schedule, chunk_steps = self.config.schedule, self._boundaries.chunk_steps
+        search, chunk_steps = self.config.search, self._boundaries.chunk_steps
         steps_left = self.order.steps - self.position.step
-        if not schedule.tries(chunk_steps, steps_left):
+        if search is None or not search.tries(chunk_steps, steps_left):
             return self.pace.rate
-        steps = min(schedule.trial_steps(chunk_steps), steps_left)
+        steps = min(search.trial_steps(chunk_steps), steps_left)
         begin = self.position.steps_before + self.position.step
         # Worker 0 stands for all: without rounds, workers share one order of minibatches.
         minibatches = (self.minibatches.fetch([(0, step)]) for step in range(begin, begin + steps))
-        ladder = schedule.ladder(self.pace.rate)
+        ladder = search.ladder(self.pace.rate)
         losses = trial_losses(
             self.problem.network.gradient, self.executor.server.model, ladder, minibatches
         )
-        rate = schedule.choose(ladder, losses)
+        rate = search.choose(ladder, losses)
         # Computed here at once; on the cluster, each worker would run one rung at a time.
         cost = self.config.search_s(self.position.stage, chunk_steps, steps_left)
         self.segments.append(self.executor.pause(cost, SEARCH))

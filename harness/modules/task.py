@@ -145,7 +145,7 @@ class Module(GradientRules, Task):
             raise UserError(
                 f"accumulate: {self.accumulate}; allowed: a divisor of minibatch, {size}"
             )
-        if not experiment.schedule.searches:
+        if not experiment.search:
             return
         inspection = self.inspect(experiment)
         if inspection.draws or inspection.changing:

@@ -46,7 +46,7 @@ from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs
 from harness.simulator.events import new_tournament
 from harness.simulator.laws import LAW_CODES
-from harness.simulator.protocols.contract import Limits, TimingProtocol, UnitCosts
+from harness.simulator.protocols.contract import Limits, TimingProtocol
 from harness.simulator.timeline import IN_FLIGHT, Contributions, Folds, Spans, Timeline
 
 RULES = ("admission", "discard", "backpressure", "window", "one-step")
@@ -328,13 +328,6 @@ class Rollouts(Spec, TimingProtocol):
     def trace(self, timeline: Timeline) -> Iterator[dict[str, Any]]:
         """The trainer, the slots of the generators, and the number of waiting groups."""
         return measures.trace(timeline, self.slots)
-
-    def effort(self, cluster: Cluster, workers: int) -> UnitCosts:
-        """See `TimingProtocol`; the pool of groups is counted with the workers."""
-        del cluster
-        pool = self.most_groups * self.group * (events.ROLLOUT.itemsize + 32.0)
-        state_bytes = self.slots * 8.0 + pool / workers
-        return UnitCosts(2e-6, 200.0 + state_bytes, 1.2e-6, contributions=self.batch * self.group)
 
 
 def _is_untold(state: State) -> np.ndarray:

@@ -1,15 +1,10 @@
-"""Before a simulation: an estimate of its cost, and notes on the cluster.
-
-`effort_of` estimates CPU time and memory from the protocol's unit costs (`TimingProtocol.effort`).
-Every figure was measured on one core of 2023, in processor time.
-"""
+"""Before a simulation: an estimate of its memory, and notes on the cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import NamedTuple
 
 from harness.base.errors import UserError
 from harness.base.files import find_bundled
@@ -17,7 +12,7 @@ from harness.base.settings import load_toml
 from harness.simulator.cluster import Cluster, load_cluster
 from harness.simulator.protocols.contract import TimingProtocol
 
-__all__ = ["Effort", "describe_idle", "describe_repeats", "effort_of", "load_bundled"]
+__all__ = ["describe_idle", "describe_repeats", "estimate_bytes", "load_bundled"]
 
 REMARKS = ("name", "source", "peak_flops_per_s")
 """Keys of a cluster file that are for its reader."""
@@ -53,34 +48,11 @@ def load_bundled(name: str) -> Cluster | None:
 KEPT_BYTES = 500.0
 """Bytes of a contribution in a timeline in memory: measured, 200 to 590."""
 
-LEAST_FOLDS, LEAST_READS = 320, 5
-"""Least folds of a long run, and least contributions of each worker; it may need many more."""
 
-
-class Effort(NamedTuple):
-    """CPU seconds in all, CPU seconds before the first fold, and bytes of memory."""
-
-    seconds: float
-    first_s: float
-    size: float
-
-
-def effort_of(
+def estimate_bytes(
     cluster: Cluster, protocol: TimingProtocol, workers: int, folds: int | None
-) -> Effort:
-    """Estimate the cost of simulating one number of workers.
-
-    Args:
-        cluster: the machine.
-        protocol: the timing protocol.
-        workers: number of workers.
-        folds: number of folds; None for the long run, for which the result is a lower bound.
-    """
-    costs, handing = protocol.effort(cluster, workers), protocol.handing(workers)
-    batch = workers if handing is not None and handing.rounds else costs.contributions or 1
-    least = LEAST_FOLDS if costs.rounds else max(LEAST_FOLDS, LEAST_READS * workers)
-    rounds = least if folds is None else folds
-    first_s, size = workers * costs.worker_s, workers * costs.worker_bytes
-    fold_s = batch * costs.contribution_s + workers * costs.present_s + costs.messages_s
-    kept_bytes = (0 if folds is None else folds * batch) * KEPT_BYTES
-    return Effort(first_s + rounds * fold_s, first_s, size + costs.messages_bytes + kept_bytes)
+) -> float:
+    """Bytes of memory that a simulation takes; without a number of folds, before the first one."""
+    handing = protocol.handing(workers)
+    a_fold = workers if handing is not None and handing.rounds else 1
+    return protocol.memory_bytes(cluster, workers) + (folds or 0) * a_fold * KEPT_BYTES

@@ -43,7 +43,6 @@ from harness.simulator.protocols.contract import (
     STUCK,
     Limits,
     TimingProtocol,
-    UnitCosts,
 )
 from harness.simulator.timeline import IN_FLIGHT, Contributions, Decodes, Folds, Spans, Timeline
 
@@ -243,10 +242,6 @@ class Sequence(Spec, TimingProtocol):
         """Number of folds and of contributions read but not folded."""
         clock = state.clock[0]
         return int(clock["version"] + clock["under_way"])
-
-    def effort(self, cluster: Cluster, workers: int) -> UnitCosts:
-        """See `TimingProtocol`."""
-        return UnitCosts(50e-6, 3700.0, 10e-6)
 
     def asked(self, state: State) -> CountQueries:
         """Utterances in decoders for which the simulation needs the number of kept frames."""

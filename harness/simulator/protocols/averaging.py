@@ -67,7 +67,6 @@ from harness.simulator.protocols.contract import (
     Handing,
     Limits,
     TimingProtocol,
-    UnitCosts,
 )
 from harness.simulator.protocols.rounds import (
     AFTER,
@@ -162,19 +161,13 @@ class Averaging(Spec, TimingProtocol):
         minibatches = math.ceil(cluster.parallel.epoch_minibatches / workers)
         return math.ceil(minibatches / self.every)
 
-    def effort(self, cluster: Cluster, workers: int) -> UnitCosts:
-        """Costs of rounds and their messages; a full-duplex ring simulates these together."""
-        costs = UnitCosts(worker_s=1e-6, worker_bytes=600.0, rounds=True)
-        if workers == 1:
-            return costs
+    def memory_bytes(self, cluster: Cluster, workers: int) -> float:
+        """With the table of messages, which full-duplex rings and gathering do without."""
+        size = super().memory_bytes(cluster, workers)
+        if workers == 1 or self.collective in ROUND:
+            return size
         group = math.gcd(workers, network_of(cluster).nearby)
-        count = count_messages(self.collective, workers, group)
-        wiring = build_wiring(cluster, workers)
-        if self.collective == "ring" and wiring.full_duplex:
-            return costs._replace(messages_s=count * PASSED_S)
-        each_s = MESSAGE_S + (CROWDED_S * workers if wiring.fair else 0.0)
-        size = 0.0 if self.collective in ROUND else count * MESSAGE_BYTES
-        return costs._replace(messages_s=count * each_s, messages_bytes=size)
+        return size + MESSAGE_BYTES * count_messages(self.collective, workers, group)
 
     def start(self, cluster: Cluster, workers: int) -> RoundState:
         """All workers idle at time 0, version 0.
@@ -334,22 +327,12 @@ class Averaging(Spec, TimingProtocol):
         _read(state, costs, later, due)
 
 
-MESSAGE_S, PASSED_S = 0.3e-6, 0.5e-9
-"""CPU seconds of a message that is simulated singly, if only its own links matter (measured: 0.11
-to 0.25 microseconds), and of one in the recurrence of a ring, where messages never meet."""
-
-CROWDED_S = 10e-9
-"""Additional CPU seconds of a message on fair links, for each message that may be in flight, since
-it changes their rates. Measured: 6 to 19 nanoseconds with 64 to 1,024 workers."""
-
 MESSAGE_BYTES = 64.0
 """Bytes of a message in a table: measured, about 50."""
 
 
 def count_messages(collective: str, workers: int, group: int) -> int:
     """Largest number of messages of an all-reduce, with groups of ``group`` for two levels."""
-    if collective in ("ring", "gather"):
-        return (2 if collective == "ring" else 1) * (workers - 1) * workers
     if collective == "two-level":
         return 2 * (group + workers // group - 2) * workers
     return 2 * math.ceil(math.log2(workers)) * workers

@@ -46,7 +46,6 @@ from harness.simulator.protocols.contract import (
     Handing,
     Limits,
     TimingProtocol,
-    UnitCosts,
 )
 from harness.simulator.timeline import (
     IN_FLIGHT,
@@ -144,10 +143,6 @@ class BackupWorkers(Spec, TimingProtocol):
         """The version and the fold under way: a round makes one fold."""
         clock = state.clock[0]
         return int(clock["version"] + clock["under_way"])
-
-    def effort(self, cluster: Cluster, workers: int) -> UnitCosts:
-        """See `TimingProtocol`."""
-        return UnitCosts(1e-6, 400.0, 0.9e-6, rounds=True)
 
     def start(self, cluster: Cluster, workers: int) -> BackupState:
         """All workers idle at time 0, version 0.

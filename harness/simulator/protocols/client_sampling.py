@@ -58,7 +58,6 @@ from harness.simulator.protocols.contract import (
     STUCK,
     Limits,
     TimingProtocol,
-    UnitCosts,
 )
 from harness.simulator.protocols.rounds import (
     LOST_TASK,
@@ -132,10 +131,6 @@ class ClientSampling(Spec, TimingProtocol):
             allowed = f"at most sampled, which is {self.sampled}"
             return "needed", f"{self.needed} is not allowed; allowed: {allowed}"
         return None
-
-    def effort(self, cluster: Cluster, workers: int) -> UnitCosts:
-        """See `TimingProtocol`; clients that are not drawn cost time, too."""
-        return UnitCosts(1e-6, 350.0, 3e-6, rounds=True, present_s=0.35e-6)
 
     def start(self, cluster: Cluster, workers: int) -> SamplingState:
         """All clients idle at time 0, version 0.

@@ -36,7 +36,6 @@ __all__ = [
     "Handing",
     "Limits",
     "TimingProtocol",
-    "UnitCosts",
     "Way",
 ]
 
@@ -100,28 +99,6 @@ class Handing(NamedTuple):
     missed: bool = False
 
 
-class UnitCosts(NamedTuple):
-    """CPU seconds and bytes for simulating a protocol, as measured on one core.
-
-    Attributes:
-        worker_s, worker_bytes: per worker, until its first read.
-        contribution_s: per contribution.
-        rounds: whether workers fold together.
-        present_s: per worker and fold, whether it contributes or not.
-        messages_s, messages_bytes: for all messages of a fold, and for their table.
-        contributions: in a fold, if neither one nor one of each worker.
-    """
-
-    worker_s: float = 2e-6
-    worker_bytes: float = 450.0
-    contribution_s: float = 1e-6
-    rounds: bool = False
-    present_s: float = 0.0
-    messages_s: float = 0.0
-    messages_bytes: float = 0.0
-    contributions: int | None = None
-
-
 Ability = Literal[
     "faults",
     "network",
@@ -139,6 +116,10 @@ Ability = Literal[
 `begin_epoch`), with ``questions`` the simulation needs answers on the way (`asked`, `answer`).
 With ``processes`` real processes do the same, except for the settings of `simulated_only`; a
 subclass that lets other workers wait for each other leaves it out."""
+
+
+WORKER_BYTES = 600.0
+"""Bytes of a worker in a simulated state."""
 
 
 class TimingProtocol(ABC):
@@ -287,10 +268,10 @@ class TimingProtocol(ABC):
         del shards
         return self
 
-    def effort(self, cluster: Cluster, workers: int) -> UnitCosts:
-        """Cost of its simulation; by default that of a parameter server."""
-        del cluster, workers
-        return UnitCosts()
+    def memory_bytes(self, cluster: Cluster, workers: int) -> float:
+        """Bytes of memory that its simulation takes before the first fold, measured."""
+        del cluster
+        return WORKER_BYTES * workers
 
     def is_enough(self, workers: int) -> bool:
         """Whether it can be simulated with so few workers."""

@@ -84,20 +84,6 @@ def test_halving_begins_with_small_gains_and_stops_on_smaller_ones():
     ]
 
 
-def test_a_schedule_is_asked_only_for_what_it_goes_by():
-    asked = {
-        type(s).__name__: (s.held_out_tests > 0, s.judges_passes, s.searches)
-        for s in (Constant(1.0), Exponential(1.0, 5), Hand(1.0), Halving(1.0), Search())
-    }
-    assert asked == {
-        "Constant": (False, False, False),
-        "Exponential": (False, False, False),
-        "Hand": (True, False, False),
-        "Halving": (False, True, False),
-        "Search": (False, False, True),
-    }
-
-
 def test_trial_descents_equal_descents_one_at_a_time_and_leave_the_model_alone():
     layout = Layout((3, 4, 2))
     net = Dnn(layout)
@@ -128,4 +114,3 @@ def test_a_chunk_shorter_than_a_trial_is_searched_only_if_trials_need_not_be_who
     assert [strict.tries(117, left) for left in (41, 42, 200)] == [False, True, True]
     assert strict.tries(10_000, 299) is False  # 3% of a large chunk are 300
     assert lenient.tries(117, 1)
-    assert not Constant(1.0).tries(117, 200)

@@ -58,29 +58,6 @@ def test_what_is_done_says_nothing_of_what_is_left():
     assert said == []
 
 
-def test_what_all_will_take_is_foretold_in_a_unit_that_suits_it():
-    said = []
-    for seconds, size in ((9.0, 9e9), (14.4, 9e8), (43_960.0, 4.5e9)):
-        Progress(1, Clock(), said.append).foretell(seconds, size)
-    assert said == [
-        "this will take some 14 s or more",
-        "this will take some 12 h or more, and 4.5 GB of memory",
-    ]
-
-
-def test_what_takes_long_before_its_first_fold_says_so_and_does_not_count_it_for_what_is_left():
-    clock, said = Clock(), []
-    progress = Progress(2, clock, said.append)
-    watch = progress.begin(1, "10,000,000 workers", "folds", first_s=20.0)
-    for second, done in ((20.0, 100), (30.0, 1100)):
-        clock.now_s = second
-        watch(done, 2100)
-    assert said == [
-        "10,000,000 workers (1 of 2): some 20 s before the first of its folds",
-        "10,000,000 workers (1 of 2): 1,100 of 2,100 folds, about 10 s left",
-    ]
-
-
 def test_what_was_compiled_before_the_first_step_is_not_taken_for_the_pace():
     clock, said = Clock(), []
     watch = Progress(1, clock, said.append).begin(1, "1 worker", "contributions", settled=False)
