@@ -4,7 +4,6 @@ from itertools import pairwise
 import torch
 
 from harness.algorithms.schedules import (
-    Constant,
     Exponential,
     Halving,
     Hand,
