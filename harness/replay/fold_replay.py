@@ -434,8 +434,8 @@ class StaleReplay:
     def _add_losses(self) -> None:
         if self._losses:
             total = self._total.item()
-            for loss in torch.cat(self._losses).tolist():  # in order, so sums are always the same
-                total += loss
+            for loss in torch.cat(self._losses).double().numpy(force=True):
+                total += float(loss)  # in order, so that sums are always the same
             self._total.fill_(total)
             self._losses.clear()
 
