@@ -29,6 +29,7 @@ from harness.simulator import Cluster, Simulation, Timeline, Workload, bare_thro
 from harness.simulator.cluster import Jitter, cluster_from
 from harness.simulator.costs import compute_seconds
 from harness.simulator.keys import is_key, put
+from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.steady import LongRun, history, horizon_of, is_transient, long_run
 from harness.simulator.timeline import KINDS, Contributions, Digest
 
@@ -342,6 +343,9 @@ ONCE = 10_000
 MEASURED = 400_000
 """Contributions of a long run from which a protocol's own figures are taken."""
 
+STARTED = 50_000
+"""The same of a protocol that trains minibatches; they are counted from the start."""
+
 ALONE = 20
 """Smallest number of minibatches for which one worker is timed if workers fail."""
 
@@ -379,6 +383,19 @@ class Row:
         self.simulation.spans = True
         return self.simulation.advance(folds=self.whole_folds(folds))
 
+    def own_figures(self) -> Mapping[str, float]:
+        """The figures of the protocol's own, which some take from a start of the simulation."""
+        simulation, protocol = self.simulation, self.simulation.protocol
+        if not protocol.trains_minibatches:
+            timeline = self.ensure_timeline(self.whole_folds(MEASURED))
+        elif type(protocol).measure is TimingProtocol.measure:
+            return {}
+        else:
+            settings = (protocol, simulation.workload, simulation.workers, simulation.seed)
+            anew = Simulation(simulation.cluster, *settings)
+            timeline = self.timeline or anew.advance(folds=self.whole_folds(STARTED))
+        return protocol.measure(timeline, simulation.workers)
+
     def ensure_timeline(self, folds: int) -> Timeline:
         """The timeline; for a long run its next ``folds`` folds, simulated on demand."""
         if self.timeline is None:
@@ -409,10 +426,9 @@ def rows(
         row = simulated.row(count)
         timing = replace(row.timing, single_per_s=simulated.alone_per_s(row), swept=point.values)
         protocol = row.simulation.protocol
-        if not protocol.trains_minibatches:
-            timeline = row.ensure_timeline(row.whole_folds(MEASURED))
-            timing = replace(timing, unit=protocol.unit, own=protocol.measure(timeline, count))
-        elif count == max(counts) and is_lockstep(point.cluster, workload, count):
+        timing = replace(timing, unit=protocol.unit, own=row.own_figures())
+        lockstep = count == max(counts) and is_lockstep(point.cluster, workload, count)
+        if lockstep and protocol.trains_minibatches:
             varied = replace(point.cluster, jitter=Jitter("lognormal", JITTER_CV))
             jittered = _Simulated(arguments, varied, workload, watch).row(count)
             timing = replace(timing, jittered_per_s=jittered.timing.throughput_per_s)

@@ -14,7 +14,6 @@ from harness.simulator import (
     bare_throughput_per_s,
 )
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.simulator.timeline import outer_lag
 from harness.store import Run, RunWriter, Store
 
 
@@ -62,9 +61,5 @@ class TimingConfig(Configuration):
             "mean_staleness": float(timeline.staleness().mean()),
             "mean_lag_s": float(timeline.lag_s().mean()),
         }
-        if len(timeline.decodes):  # outer gradients, of sequence training only, at their fold
-            staleness, lag_s = outer_lag(timeline)
-            summary["outer_staleness_mean"] = float(staleness.mean())
-            summary["outer_lag_s_mean"] = float(lag_s.mean())
         summary |= self.protocol.measure(timeline, self.workers)
         writer.finish("done", summary | {"timeline_sha256": timeline.sha256()})

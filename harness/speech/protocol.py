@@ -44,7 +44,15 @@ from harness.simulator.protocols.contract import (
     Limits,
     TimingProtocol,
 )
-from harness.simulator.timeline import IN_FLIGHT, Contributions, Decodes, Folds, Spans, Timeline
+from harness.simulator.timeline import (
+    IN_FLIGHT,
+    Contributions,
+    Decodes,
+    Folds,
+    Spans,
+    Timeline,
+    outer_lag,
+)
 
 __all__ = ["CountQueries", "Sequence"]
 
@@ -291,6 +299,18 @@ class Sequence(Spec, TimingProtocol):
             spans=_spans(folded, record.pieces[: len(folded)]) if spans else Spans(),
             decodes=_decodes(record.decodes[: record.counts[1]]),
         )
+
+    def measure(self, timeline: Timeline, workers: int) -> dict[str, float]:
+        """Mean ages of outer gradients at their fold, since their decoder's read.
+
+        Args:
+            timeline: from the simulation's start.
+            workers: number of workers.
+        """
+        del workers
+        updates, seconds = outer_lag(timeline, None if self.shuffled else self.slots)
+        ages = {"outer_lag_s_mean": seconds, "outer_staleness_mean": updates}
+        return {name: float(age.mean()) for name, age in ages.items() if len(age)}
 
     def in_flight(self, state: State) -> Contributions:
         """Contributions read and not yet folded, by first step."""

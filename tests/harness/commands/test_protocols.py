@@ -37,7 +37,9 @@ def test_a_setting_that_holds_by_default_can_be_turned_off(tmp_path):
         options = ["--protocol", "sequence", "--slots", "8", *more]
         size = ["--workers", "4", "--folds", "200", "--json", str(out)]
         assert main(["simulate", K20M, *options, *size]) == 0
-        found.append(json.loads(out.read_text())[0]["timeline_sha256"])
+        figures = json.loads(out.read_text())[0]
+        assert figures["own"]["outer_lag_s_mean"] > figures["lag_s"]["mean"]
+        found.append(figures["timeline_sha256"])
     assert found[0] == found[1] != found[2]
 
 

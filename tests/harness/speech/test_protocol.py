@@ -34,6 +34,8 @@ def test_decoder_and_trainer_each_read_for_themselves():
     updates, seconds = outer_lag(timeline)
     assert updates.tolist() == [0, 1, 2, 3, 2, 3]
     assert seconds.tolist() == [6.0, 7.0, 6.0, 7.0, 6.0, 7.0]
+    ages = Sequence(**alone).measure(timeline, 1)
+    assert ages == {"outer_lag_s_mean": 6.5, "outer_staleness_mean": 11 / 6}
 
 
 def test_pieces_queue_at_their_own_shards_and_the_fold_is_the_last_of_them():
