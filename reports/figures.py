@@ -10,6 +10,7 @@ An exhibit declares how it is drawn::
     "draw": {"as": "timeline", "file": "timelines/fig1.parquet"}
     "draw": {"as": "messages", "workers": 4, "messages": […]}
     "draw": {"as": "slots"}              slots | architecture
+    "draw": {"as": "points", "strips": {"y": [3.2, 2.9, 3.5]}}   the paper's value and its band
 
 See ``gantt`` for the other keys
 of timelines. Drawn here are an exhibit's rows as curves or bars, messages between
@@ -156,6 +157,22 @@ def bars(axes: Axes, exhibit: Exhibit) -> None:
         axes.plot(x, printed, "D", mfc="white", mec=INK, mew=1.1, ms=5.5, zorder=4)
     axes.set_xticks(range(len(groups)), [str(group) for group in groups])
     axes.grid(visible=False, axis="x")
+
+
+def points(axes: Axes, exhibit: Exhibit) -> None:
+    """A point a row, and the paper's values as lines within ``strips``: axis -> value and band.
+
+    Scales and ticks are those of `curves`.
+    """
+    for index, (label, rows) in enumerate(group_by_label(exhibit.rows).items()):
+        look = style.look_of(index) | {"linestyle": "", "ms": 3.5, "alpha": 0.7}
+        axes.plot(_xs(exhibit, rows), _numbers([row.measured for row in rows]), label=label, **look)
+    _scales(axes, exhibit)
+    lines = {"x": (axes.axvline, axes.axvspan), "y": (axes.axhline, axes.axhspan)}
+    for axis, (value, low, high) in exhibit.draw.get("strips", {}).items():
+        draw_line, draw_band = lines[axis]
+        draw_band(low, high, color=MUTED, alpha=0.16, lw=0, zorder=0)
+        draw_line(value, color=INK, lw=1.0, ls="--", zorder=1)
 
 
 def group_by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -373,12 +390,13 @@ def slots(axes: Axes, exhibit: Exhibit) -> None:
 SERIES: dict[str, Callable[[Axes, Exhibit], None]] = {
     "curves": curves,
     "bars": bars,
+    "points": points,
     "messages": messages,
     "slots": slots,
     "architecture": architecture,
 }
 
-WITH_LEGEND = ("curves", "bars")
+WITH_LEGEND = ("curves", "bars", "points")
 
 FORMS = ("svg", "png")
 

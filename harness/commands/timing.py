@@ -386,14 +386,14 @@ class Row:
     def own_figures(self) -> Mapping[str, float]:
         """The figures of the protocol's own, which some take from a start of the simulation."""
         simulation, protocol = self.simulation, self.simulation.protocol
-        if not protocol.trains_minibatches:
-            timeline = self.ensure_timeline(self.whole_folds(MEASURED))
-        elif type(protocol).measure is TimingProtocol.measure:
+        if type(protocol).measure is TimingProtocol.measure:
             return {}
-        else:
+        if protocol.trains_minibatches:
             settings = (protocol, simulation.workload, simulation.workers, simulation.seed)
             anew = Simulation(simulation.cluster, *settings)
             timeline = self.timeline or anew.advance(folds=self.whole_folds(STARTED))
+        else:
+            timeline = self.ensure_timeline(self.whole_folds(MEASURED))
         return protocol.measure(timeline, simulation.workers)
 
     def ensure_timeline(self, folds: int) -> Timeline:

@@ -13,17 +13,16 @@ from reproductions.paper1_async_asgd.experiments import (
     REPORTED,
     differences,
     experiments,
-    minibatch_timings,
-    reading_timings,
 )
+from reproductions.paper1_async_asgd.machines import scan_machines
 from reproductions.paper1_async_asgd.scaling import SCALING
 from reproductions.paper1_async_asgd.tuning import TUNING, tuning_configs
 
 
 def _experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
-    """The paper's own runs, timings beyond them, and the tuning runs."""
-    timings = minibatch_timings(seed) | reading_timings(seed)
-    return {**experiments(subject, seed), **timings, **tuning_configs(subject)}
+    """The paper's own runs, the machines it may have had, and the tuning runs."""
+    beside = {"machines": scan_machines(subject), **tuning_configs(subject)}
+    return {**experiments(subject, seed), **beside}
 
 
 PAPER = Paper(

@@ -1,15 +1,7 @@
-"""Paper 1's runs as complete configurations, the presets of each scale, and its timings.
+"""Paper 1's runs as complete configurations, and the presets of each scale.
 
 A preset has the network, the data's cut, and the tuned settings; a variant of a training is two
-lines. Timing runs have the paper's server at other minibatches, and in three readings.
-The paper reports 14.3 h for one pass, and a speed-up of 3.2 on four GPUs that is of an earlier
-system. The 14.3 h give the minibatches a second of the four GPUs. The readings then are:
-
-- A: the 3.2 holds here too. It gives the computing time of a GPU; the rest of its cycle is two
-  copies of the parameters at some 6.4 GB/s.
-- B: the server is the limit. The figures give the time of a fold.
-- C: the speed that paper 2 reports of the same card, with copies from pinned memory and a server
-  that costs nothing. It gives neither figure.
+lines.
 """
 
 from __future__ import annotations
@@ -26,9 +18,8 @@ from harness.acoustics.rbm import Recipe
 from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.schedules import Constant, Halving, Hand, Search
 from harness.experiment.experiment import Experiment, Stage
-from harness.experiment.timing import TimingConfig
 from harness.networks.feedforward import Precision
-from harness.simulator import Cluster, Device, Host, Jitter, Link, Server, Workload, load_cluster
+from harness.simulator import load_cluster
 from harness.speech.frames import shuffling_of
 from harness.speech.task import ENOUGH, Frames
 from reproductions.paper import Differences, Subject, levels
@@ -114,8 +105,6 @@ OF_CHARACTERS = ("mandarin-like", "aishell")
 """Corpora with single characters as words."""
 
 CHUNK_HOURS: tuple[int, ...] = tuple(REPORTED["table1"]["hours"])
-
-TIMED_WORKERS = (1, 2, 4, 8, 16, 32, 64)
 
 
 def stage(subject: Subject, paper_minibatch: int = 256, share: float = 1.0) -> Stage:
@@ -215,18 +204,7 @@ VARIANTS: Mapping[str, Callable[[Search], dict[str, Any]]] = {
 """Variants of *search* with one of the README's defaults changed."""
 
 
-def timing(
-    workers: int,
-    seed: int,
-    minibatch: int = REPORTED["paper"]["minibatch"],
-    cluster: Cluster | None = None,
-) -> TimingConfig:
-    """The paper's network, timed without training on the paper's server or another cluster."""
-    layers = tuple(REPORTED["paper"]["layers"])
-    return TimingConfig(cluster or load_cluster(CLUSTER), workers, layers, minibatch, 2000, seed)
-
-
-def experiments(subject: Subject, seed: int) -> dict[str, Experiment[Frames] | TimingConfig]:
+def experiments(subject: Subject, seed: int) -> dict[str, Experiment[Frames]]:
     """Every run of one seed, by the name the exhibits use."""
     subset, runs = PRESETS[subject.scale].subset, methods(subject, seed)
     one_pass = runs["search"].vary(tested="first pass")
@@ -245,7 +223,6 @@ def experiments(subject: Subject, seed: int) -> dict[str, Experiment[Frames] | T
             for hours in CHUNK_HOURS[1:]
         },
         **{name: short.vary(**change(search)) for name, change in VARIANTS.items()},
-        **{f"timing_{n}": timing(n, seed) for n in TIMED_WORKERS},
     }
 
 
@@ -311,78 +288,3 @@ def _tests(corpus: Corpus) -> str:
         new = speakers.isdisjoint(part.speaker.tolist())
         parts.append(f"{test}: {len(part)} utterances of {'other' if new else 'the same'} speakers")
     return "; ".join(parts)
-
-
-PAPER: dict[str, Any] = REPORTED["paper"]
-
-HOURS: float = REPORTED["table3"]["one_pass"]
-
-SPEEDUP: float = REPORTED["claims"]["speedup_4"]
-
-MINIBATCHES = (64, 128, 256, 512, 1024, 2048)
-
-LATER = 1024
-"""The minibatch of the paper's own asynchronous SGD from its fourth pass on (section 4.3)."""
-
-A_PASS = PAPER["frames"] / PAPER["minibatch"]
-"""Minibatches of one pass."""
-
-COUNTS: tuple[int, int] = (1, PAPER["workers"])
-"""Numbers of workers with compared speeds."""
-
-READINGS = ("A", "B", "C")
-
-PINNED_BYTES_PER_S = 6.0e9  # PCI Express 2 with 16 lanes, as in the cluster file
-
-K20_FLOPS_PER_S = 1.44e12  # paper 2's timings: 0.169 s for 243.3 GFLOP
-
-
-def setting(workers: int, minibatch: int) -> str:
-    """The name of a timing at this minibatch."""
-    return f"timing_{workers}_of_{minibatch}"
-
-
-def reading(name: str, workers: int) -> str:
-    """The name of a timing of this reading."""
-    return f"reading_{name}_{workers}"
-
-
-def minibatch_timings(seed: int) -> dict[str, TimingConfig]:
-    """One worker and four at every minibatch."""
-    return {setting(n, size): timing(n, seed, size) for size in MINIBATCHES for n in COUNTS}
-
-
-def reading_timings(seed: int) -> dict[str, TimingConfig]:
-    """One worker and four in each reading."""
-    machines = clusters().items()
-    return {
-        reading(x, n): timing(n, seed, cluster=machine) for x, machine in machines for n in COUNTS
-    }
-
-
-def clusters() -> dict[str, Cluster]:
-    """The server of each reading; nothing varies."""
-    workload = Workload.of_network(PAPER["layers"], PAPER["minibatch"])
-    per_s, workers = A_PASS / (3600.0 * HOURS), PAPER["workers"]
-    cycle_s = workers / per_s
-    compute_s = cycle_s * SPEEDUP / workers
-    copies = 2.0 * workload.parameter_bytes
-    k20 = Device(achieved_flops_per_s=K20_FLOPS_PER_S)
-    return {
-        "A": _server(Device(launch_s=compute_s), copies / (cycle_s - compute_s), 0.0),
-        "B": _server(k20, PINNED_BYTES_PER_S, 1.0 / per_s),
-        "C": _server(k20, PINNED_BYTES_PER_S, 0.0),
-    }
-
-
-def _server(device: Device, bytes_per_s: float, fold_s: float) -> Cluster:
-    """The paper's server with these costs and no others."""
-    file = load_cluster(CLUSTER)
-    return replace(
-        file,
-        devices={file.workers[0].device: device},
-        link=Link(bandwidth_bytes_per_s=bytes_per_s),
-        host=Host(),
-        server=Server(fold_s=fold_s, fold_traffic=0.0),
-        jitter=Jitter(),
-    )

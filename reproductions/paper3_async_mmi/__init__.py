@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reproductions.paper import Paper
+from harness.experiment.contract import Configuration
+from reproductions.paper import Paper, Subject
 from reproductions.paper3_async_mmi.claims import CLAIMS, CONDITIONS
 from reproductions.paper3_async_mmi.exhibits import EXHIBITS
 from reproductions.paper3_async_mmi.experiments import (
@@ -14,14 +15,21 @@ from reproductions.paper3_async_mmi.experiments import (
     differences,
     experiments,
 )
+from reproductions.paper3_async_mmi.machines import scan_machines
 from reproductions.paper3_async_mmi.scaling import SCALING
+
+
+def _experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
+    """The paper's own runs, and the machines it may have had."""
+    return {**experiments(subject, seed), "machines": scan_machines(subject)}
+
 
 PAPER = Paper(
     id="paper3",
     corpus=SMALL,
     reference={name: REPORTED["paper"][name] for name in ("title", "authors")},
     seeds={scale: preset.seeds for scale, preset in PRESETS.items()},
-    experiments=experiments,
+    experiments=_experiments,
     differences=differences,
     exhibits=EXHIBITS,
     claims=CLAIMS,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from harness.judge.statistics import mean_ci
 from harness.judge.utterances import rate_ci
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Run
+from reproductions.machines import describe_allowed, machine_rows
 from reproductions.makers import Content, Exhibits
 from reproductions.paper import Subject
 from reproductions.paper3_async_mmi.experiments import (
@@ -64,7 +65,7 @@ SHUFFLED = {"none": "none", "on the fly": "on the fly", "full": "ce"}
 THREE = tuple(LABELS)
 SWEEP = tuple(fetch_name("last", i) for i in range(INTERVALS + 1))
 SWEPT = tuple(fetch_name(sweep, i) for sweep in SWEEPS for i in range(INTERVALS + 1))
-PAPER_SHARE: float = REPORTED["claims"]["cancelled"]
+PAPER, PAPER_SHARE = REPORTED["paper"], REPORTED["claims"]["cancelled"]
 TIME = "simulated time (h)"
 EXHIBITS = Exhibits()
 
@@ -73,7 +74,7 @@ EXHIBITS = Exhibits()
     "p3.fig1", "Asynchronous sequence training: three independent paths of staleness", THREE, (),
     "Figure 1",
     "Mean ages in our own runs, whose minibatches are smaller than the paper's; the "
-    "paper's own sizes are timed in p3.lags. Drawn for 10 replicas.",
+    "paper's own sizes are timed in p3.machines. Drawn for 10 replicas.",
     {"as": "architecture", "column": LABELS["ten"]},
 )  # fmt: skip
 def fig1(subject: Subject, runs: Runs) -> Content:
@@ -329,32 +330,6 @@ def _loss(run: Run) -> float:
     return run.summary[LOSS] if run.status == "done" else math.nan
 
 
-AGES = {
-    "outer, s": "outer_lag_s_mean",
-    "outer, updates": "outer_staleness_mean",
-    "inner, s": "mean_lag_s",
-    "inner, updates": "mean_staleness",
-    "updates a second": "throughput_per_s",
-}
-
-
-@EXHIBITS.table(
-    "p3.lags", "Mean age of gradients at the fold, with the paper's own sizes",
-    tuple(f"timing {n}" for n in REPLICAS),
-    note="32 slots, utterances of 240 frames of which 15% are kept, 26.7 MB of parameters "
-    "over a gigabit a second to every machine, which the paper does not say.",
-    simulated=("outer, s", "outer, updates", "inner, s", "inner, updates", "updates a second"),
-)  # fmt: skip
-def lags(subject: Subject, runs: Runs) -> Content:
-    """The paper's own sizes on its cluster: ages of gradients by replicas, simulated."""
-    for n in REPLICAS:
-        group = runs[f"timing {n}"]
-        for column, name in AGES.items():
-            mean = mean_ci([summary_value(run, name) for run in group])
-            paper = REPORTED["claims"]["lag_s"] if (n, column) == (50, "outer, s") else None
-            yield Row.from_interval(replicas(n), column, paper, mean, hashes(group))
-
-
 @EXHIBITS.figure(
     "p3.fetching",
     "Gain of the criterion by fetch interval, of the gain when fetching at each utterance",
@@ -407,3 +382,29 @@ def _troubles(run: Run) -> Counter[str]:
     """Number of utterances of a run with each trouble."""
     kinds = {key.partition("/")[2]: int(n) for key, n in run.summary.items() if "trouble/" in key}
     return Counter(kinds)
+
+
+STEP, SECONDS = "MMI step over CE step (times)", "age of outer gradients (s)"
+UPDATES, KEPT = "age of outer gradients (updates)", "run.kept"
+ALL = (STEP, SECONDS, UPDATES, KEPT)
+
+
+@EXHIBITS.figure(
+    "p3.machines",
+    "Step and age of outer gradients with fifty replicas, on machines of every speed, simulated",
+    ("machines",), (SECONDS, STEP),
+    note="Strips: the printed “about a minute” and “about twice”, as the claims have them.",
+    draw={"as": "points", "x_scale": "log", "strips": {"x": [60, 30, 120], "y": [2, 1.5, 3]}},
+)  # fmt: skip
+def allowed(subject: Subject, runs: Runs) -> Content:
+    """Machines that keep 15% of the frames, and those with a few hundred updates of age."""
+    run = runs["machines"][0]
+
+    def label(machine: Mapping[str, float]) -> str:
+        if machine[KEPT] >= 0.9 * PAPER["kept"]:
+            return "15% of frames kept"
+        return "fewer kept, 200 to 900 updates" if 200 <= machine[UPDATES] <= 900 else ""
+
+    yield from machine_rows(run, SECONDS, STEP, label, *ALL)
+    for without in ((UPDATES,), (KEPT,), ()):
+        yield describe_allowed(run, *without)

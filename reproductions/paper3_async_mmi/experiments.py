@@ -10,7 +10,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,9 +20,8 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant, Exponential
 from harness.experiment.contract import Configuration
 from harness.experiment.experiment import Experiment, Stage
-from harness.experiment.timing import TimingConfig
 from harness.search.search import LargestRateConfig
-from harness.simulator import Link, load_cluster
+from harness.simulator import load_cluster
 from harness.speech.protocol import Sequence
 from harness.speech.sequence import Plateau
 from harness.speech.sequence_task import Sequences
@@ -372,10 +370,6 @@ def large(subject: Subject, seed: int) -> dict[str, Experiment[Sequences]]:
     return {"large": ten, "large ce": ten.vary(**UNTRAINED)}
 
 
-TIMED_STEPS = 400
-"""Minibatches of each replica where only time is simulated."""
-
-
 def tuning(subject: Subject) -> dict[str, Configuration]:
     """One pass (of cross-entropy, all) at each rate that was tried, on development data."""
     subject = subject.development
@@ -402,26 +396,6 @@ def rate_name(setting: str, tried: int) -> str:
     return f"{setting}, rate {tried}"
 
 
-def timings(seed: int) -> dict[str, TimingConfig]:
-    """The paper's own sizes on its cluster, timed without training; and steps without network."""
-    cluster = load_cluster(CLUSTER)
-    rate = cluster.host.memory_bytes_per_s
-    alone = replace(cluster, link=Link(bandwidth_bytes_per_s=rate, sharing="none"))
-    mmi = Sequence(slots=PAPER["minibatch"], kept=PAPER["kept"], decode_cost=DECODE_COST)
-    timed = partial(TimingConfig, layers=LAYERS, seed=seed)
-    mmi_steps = partial(timed, protocol=mmi, minibatch=PAPER["minibatch"])
-    ce_steps = partial(timed, minibatch=PAPER["minibatch_ce"])
-    machines, steps = {"": cluster, " alone": alone}, {"mmi": mmi_steps, "ce": ce_steps}
-    return {
-        **{f"timing {n}": mmi_steps(cluster, n, folds=TIMED_STEPS * n) for n in REPLICAS},
-        **{
-            f"step {kind}{name}": step(machine, 1, folds=TIMED_STEPS)
-            for name, machine in machines.items()
-            for kind, step in steps.items()
-        },
-    }
-
-
 def experiments(subject: Subject, seed: int) -> Mapping[str, Configuration]:
     """Every run of one seed, by the name the exhibits use.
 
@@ -439,7 +413,6 @@ def experiments(subject: Subject, seed: int) -> Mapping[str, Configuration]:
         **{f"largest {n}": largest(runs[n], subject) for n in (1, 50)},
         "tangent": LineConfig(single, points=()),
         "line": LineConfig(single),
-        **timings(seed),
         **tuning(subject),
     }
 

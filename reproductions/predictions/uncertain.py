@@ -27,24 +27,29 @@ class Uncertain(Spec):
 
     Attributes:
         key: a key of the file, as for a sweep.
-        law: ``uniform``, from ``low`` to ``high``; ``normal``, with these as its 5th and 95th
-            percentiles; ``either``, one of the two, equally likely.
+        law: ``uniform``, from ``low`` to ``high``; ``log-uniform``, the same in the logarithm;
+            ``normal``, with these as its 5th and 95th percentiles; ``either``, one of the two,
+            equally likely.
         low, high: its limits.
         factor: whether it multiplies the file's value instead of replacing it.
         algorithms: names of the algorithms concerned; none named is all.
+        source: of the limits.
     """
 
     key: str = setting()
-    law: str = setting(one_of=("uniform", "normal", "either"))
+    law: str = setting(one_of=("uniform", "log-uniform", "normal", "either"))
     low: float = setting()
     high: float = setting()
     factor: bool = setting(False)
     algorithms: tuple[str, ...] = setting(())
+    source: str = setting("")
 
     def trouble(self) -> tuple[str, str] | None:
         """Limits in the wrong order, or a malformed key."""
         if not self.low <= self.high:
             return "high", f"{self.high!r} is not allowed; allowed: at least low, {self.low!r}"
+        if self.law == "log-uniform" and not self.low > 0.0:
+            return "low", f"{self.low!r} is not allowed with {self.law}; allowed: above 0"
         if not is_key(self.key):
             return "key", f"{self.key!r} is not a key; allowed: a key of the cluster file"
         return None
@@ -60,6 +65,8 @@ class Uncertain(Spec):
             return self.low if part < 0.5 else self.high
         if self.law == "uniform":
             return self.low + part * (self.high - self.low)
+        if self.law == "log-uniform":
+            return self.low * (self.high / self.low) ** part
         spread = (self.high - self.low) / (2.0 * NormalDist().inv_cdf(0.95))
         return (self.low + self.high) / 2.0 + spread * NormalDist().inv_cdf(part)
 

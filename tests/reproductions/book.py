@@ -22,6 +22,8 @@ from harness.store.files import MetricRow, columns_of
 from harness.store.schema import TEST_ERRORS, TIMELINE
 from reproductions.command import PAPERS
 from reproductions.paper import Paper
+from reproductions.paper1_async_asgd.exhibits import OVER
+from reproductions.paper3_async_mmi.exhibits import ALL
 
 UTTERANCES, SEEDS, PASSES = 40, 3, 3
 SUBJECTS: dict[str, Any] = {
@@ -61,6 +63,9 @@ FALLING = (
     "clean_frame_error/average", "clean_frame_error/iterate",
     "noise_frame_error/average", "noise_frame_error/iterate",
 )  # fmt: skip
+SCANNED = ("run.sharing", *OVER, *ALL)
+"""Figures of scanned machines, all of which are allowed."""
+PRINTED = [{"name": SCANNED[0], "low": 0.0, "high": 9.0}]
 EPOCHS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
 
 
@@ -133,6 +138,7 @@ class Book:
             "start": {"targets": {"is": "ForcedAlignment"}},
             "folds": 9, "replicas": 10, "workers": 4, "size_bytes": 4.0,
             "schedule": {"rate": len(setting)}, "rate": len(setting),
+            "count": 2, "plan": {"printed": PRINTED, "unprinted": []},
         }  # fmt: skip
         rng = np.random.default_rng([seed, *setting.encode()])
         rows = list(self._rows(rng, setting in ERRORS))
@@ -168,6 +174,9 @@ class Book:
         yield logged("message", 1.0, 0, 0.0, time_s=1.0, **sent)
         for name in ("criterion", "auxiliary"):
             yield logged(name, -1.0, 0, 0.0)
+        apart = np.random.default_rng(rng.bit_generator.seed_seq)
+        for name in 2 * SCANNED:
+            yield logged(name, apart.uniform(1, 2) * (0.1 if other else 1.0), 0, 0.0)
 
     def _summary(self, rng: np.random.Generator, setting: str) -> dict[str, Any]:
         size = SIZES.get(setting, 1.0)

@@ -127,12 +127,13 @@ def test_what_a_first_synchronisation_costs_is_counted_unless_it_is_discarded(pl
     assert cells[2].ms_per_step == pytest.approx(1e3 * (1 + 5 / 4 + 0.5 * 4 / 8))  # one of two
 
 
-@pytest.mark.parametrize("law", ["uniform", "normal", "either"])
+@pytest.mark.parametrize("law", ["uniform", "log-uniform", "normal", "either"])
 def test_draws_have_one_value_in_each_part_of_their_law(law):
     figure = Uncertain("link.latency_s", law, 2.0, 6.0)
     values = np.sort(draws([figure, figure], 100, 3)[:, 0])
     laws = {
         "uniform": stats.uniform(2.0, 4.0),
+        "log-uniform": stats.loguniform(2.0, 6.0),
         "normal": stats.norm(4.0, 2.0 / stats.norm.ppf(0.95)),
         "either": stats.rv_discrete(values=([2, 6], [0.5, 0.5])),
     }

@@ -240,21 +240,6 @@ def test_first_epoch_compares_asgd_with_sgd_after_one_epoch(book):
     assert decided(claims.first_epoch(SUBJECT, runs(0.5, 0.4))) == "fails"
 
 
-def test_speedup_is_judged_over_one_worker_and_shown_over_one_card(book):
-    def timed(throughput: float) -> list[Run]:
-        facts = {"throughput_per_s": throughput, "bare_throughput_per_s": 16.0}
-        return [book.run(summary=facts) for _ in range(3)]
-
-    later = {"timing_1_of_1024": timed(6.0), "timing_4_of_1024": timed(24.0)}
-    near = claims.speedup_4(SUBJECT, {"timing_1": timed(10.0), "timing_4": timed(32.0), **later})
-    assert (near.measured, decided(near)) == (3.2, "holds")
-    assert [part.measured for part in near.parts] == [3.2, 2.0, 1.5]
-    assert [part.here for part in near.parts] == ["holds", None, None]
-    far = claims.speedup_4(SUBJECT, {"timing_1": timed(10.0), "timing_4": timed(40.0), **later})
-    assert decided(far) == "fails"
-    assert "+25%" in far.note
-
-
 @pytest.mark.parametrize(
     ("epochs", "verdict"),
     [

@@ -216,13 +216,6 @@ def test_a_corpus_that_is_mostly_in_slots_does_not_test_replicas(book):
     assert found.conditions[0].measured == pytest.approx(0.2)
 
 
-def test_staleness_is_told_and_not_judged_where_the_paper_names_no_machine(book):
-    summary = {"outer_lag_s_mean": 60.0, "outer_staleness_mean": 500.0}
-    found = staleness.staleness_50(SUBJECT, {"timing 50": book.three(summary=summary)})
-    assert not found.bears
-    assert [part.measured for part in found.parts] == [60.0, 500.0]
-
-
 def searched(book, brackets):
     """Searches for largest rates: for 1 and 50 replicas, each seed's bracket."""
     return {
@@ -375,14 +368,6 @@ def test_cancel_is_told_and_not_judged_for_an_unknown_corpus(book):
     summary = {"cancelled_frames": 0.6, "kept_frames": 0.1, "rejected_frames": 0.0}
     found = claims.cancel(SUBJECT, {"ten": book.three(summary=summary)})
     assert (found.bears, found.measured) == (False, 0.6)
-
-
-def test_step_cost_is_judged_with_the_network_and_without(book):
-    speed = {"step mmi alone": 1.0, "step ce alone": 2.0, "step mmi": 1.0, "step ce": 1.0}
-    runs = {n: book.three(summary={"throughput_per_s": s}) for n, s in speed.items()}
-    found = claims.step_cost(SUBJECT, runs)
-    assert (found.measured, found.here, found.bears) == (2.0, "mixed", False)
-    assert [part.here for part in found.parts] == ["holds", "fails"]
 
 
 def test_all_layers_must_be_better_in_criterion_and_alike_in_words(book):

@@ -104,18 +104,14 @@ def test_sequence_training_on_a_shared_link_is_refused():
 
 def test_more_replicas_make_outer_gradients_older_in_updates_and_not_in_seconds():
     cluster = load_cluster(CLUSTERS / "distbelief.toml")
-    means = []
+    ages = {}
     for workers in (1, 10, 50):
         simulation = Simulation(cluster, "sequence", cluster.workload, workers)
-        timeline = simulation.advance(folds=200 * workers)
-        updates, seconds = outer_lag(timeline)
-        late = len(updates) // 2
-        means.append((updates[late:].mean(), seconds[late:].mean()))
-    (one, one_s), (ten, ten_s), (fifty, fifty_s) = means
-    assert ten / one == pytest.approx(10.0, rel=0.1)
-    assert fifty / one == pytest.approx(50.0, rel=0.1)
-    assert ten_s == pytest.approx(one_s, rel=0.15)
-    assert fifty_s == pytest.approx(one_s, rel=0.15)
+        figures = Sequence().measure(simulation.advance(folds=200 * workers), workers)
+        ages[workers] = figures["outer_lag_s_mean"], workers * figures["outer_staleness_mean"]
+    seconds, updates = zip(*ages.values(), strict=True)
+    assert seconds == pytest.approx([seconds[0]] * 3, rel=0.15)
+    assert updates == pytest.approx([updates[0] * n**2 for n in ages], rel=0.1)
 
 
 def given(lengths, **more):
