@@ -24,7 +24,7 @@ from torch import Tensor
 
 from harness.algorithms.contract import Algorithm, Fold, LocalWork, Server
 from harness.algorithms.descent import PLAIN, Descent, local_direction
-from harness.algorithms.share_schedules import rates_of
+from harness.algorithms.schedules import rates_of
 from harness.base.settings import setting
 
 Scaling = Literal["plain", "memory_of_one"]

@@ -31,8 +31,8 @@ from harness.algorithms.descent import (
     local_direction,
     local_steps,
 )
+from harness.algorithms.schedules import StepRates, rates_of
 from harness.algorithms.server_steps import ServerSteps, contribute_gradients, start_server_of
-from harness.algorithms.share_schedules import StepRates, rates_of
 from harness.base.settings import setting
 from harness.networks.contract import Network, RuledNetwork
 from harness.networks.unused import Unused, find_unused

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Memory, concat_rows, rows_of
-from harness.algorithms.share_schedules import rates_of
+from harness.algorithms.schedules import rates_of
 from harness.base.errors import UserError
 from harness.base.settings import setting
 from harness.natural_gradient import NaturalGradient

@@ -20,8 +20,7 @@ import numpy as np
 from torch import Tensor
 
 from harness.algorithms.catalogue import Algorithm
-from harness.algorithms.schedules import Halving, Schedule, Search
-from harness.algorithms.share_schedules import STEADY, Rates
+from harness.algorithms.schedules import STEADY, Halving, Rates, Schedule, Search
 from harness.base.errors import UserError
 from harness.base.settings import KIND, build, dataclasses_below, setting
 from harness.experiment.contract import (

@@ -35,12 +35,10 @@ from harness.judge.comparison import Impossible
 from harness.modules.allowed import call_function, check_kind, check_lists, check_rates, seeds_of
 from harness.modules.gradient_rules import GradientRules
 from harness.modules.network import AskedLoss, copy_module
-from harness.modules.optimizers import optimizer_of
-from harness.modules.partition import partition_of
 from harness.modules.parts import ModuleParts
 from harness.modules.reading import RandomExamples, is_batched
-from harness.modules.recipe import check_share, schedule_of, with_decay
-from harness.modules.settings import ModuleTable, Settings, check_module
+from harness.modules.recipe import check_share, optimizer_of, schedule_of, with_decay
+from harness.modules.settings import ModuleTable, Settings
 from harness.modules.step_time import (
     StepConfig,
     StepMeasurement,
@@ -121,16 +119,13 @@ class Call:
             UserError: one of them.
         """
         settings = self.settings
-        if self.task is None:
-            check_module(settings)
-        elif names := sorted(OF_MODULES & self.given.keys()):
+        if self.task is not None and (names := sorted(OF_MODULES & self.given.keys())):
             raise UserError(f"{names[0]}: of modules; allowed: without it, with a task")
         check_kind("store", settings.store, (str, Path), "a folder")
         check_kind("device", settings.device, (str, torch.device), "'cpu', 'cuda' or 'auto'")
         if settings.submit is not None:
             check_executor(settings.submit, "submit")
         seeds_of(settings.seeds)
-        partition_of(settings.partition)
         check_share(settings.schedule)
         schedule_of(settings.schedule, settings.guess)
 

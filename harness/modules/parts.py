@@ -55,6 +55,7 @@ from harness.modules.network import (
 from harness.modules.partition import Partitioning, describe_partition, split_rows
 from harness.modules.trees import Call, Value, describe_structure, leaves, map_tensors, unwrap
 from harness.networks.contract import Minibatch, upload
+from harness.tasks.order import Rows
 
 TRIED = 256
 """About this many examples, evenly spaced, try the metrics before training."""
@@ -313,7 +314,7 @@ def _to_device(module: nn.Module, device: str) -> nn.Module:
 
 
 @dataclass(frozen=True, eq=False)
-class Arrays:
+class Arrays(Rows):
     """Examples and their targets, row by row.
 
     Args:
@@ -324,22 +325,9 @@ class Arrays:
     x: Value
     y: Value
 
-    def __len__(self) -> int:
-        return len(self.x)
-
     def __getitem__(self, rows: slice) -> Arrays:
         """A copy of some of the examples, as a module may write its inputs."""
         return Arrays(self.x, self.y).map(lambda tensor: tensor[rows].clone())
-
-    @property
-    def start(self) -> np.ndarray:
-        """The first row of each example: itself."""
-        return np.arange(len(self))
-
-    @property
-    def frames(self) -> np.ndarray:
-        """Rows of each example: one."""
-        return np.ones(len(self), np.int64)
 
     @property
     def device(self) -> torch.device:

@@ -35,7 +35,7 @@ from harness.algorithms.contract import (
     is_contiguous,
     rows,
 )
-from harness.algorithms.share_schedules import STEADY, Rates
+from harness.algorithms.schedules import STEADY, Rates
 from harness.base.errors import UserError
 from harness.networks.contract import Key, Minibatch, Network
 from harness.replay.replica_states import ReplicaStates, from_array, to_array

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Algorithm, Fold, LocalWork, Memory, Server
-from harness.algorithms.share_schedules import STEADY, Rates
+from harness.algorithms.schedules import STEADY, Rates
 from harness.base.errors import UserError
 from harness.networks.contract import Network
 from harness.replay.fold_replay import (

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from heapq import heapreplace
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -94,9 +94,8 @@ class Order:
 
     @cached_property
     def _subset(self) -> np.ndarray:
-        """Indices of the utterances used; a share of 25% is the same 25% in every stage."""
-        every = stream(self.seed, "subset").permutation(len(self.start))
-        return every[: max(1, round(self.share * len(every)))]
+        """Indices of the utterances used."""
+        return draw_subset(self.seed, len(self.start), self.share)
 
     @cached_property
     def _shuffled(self) -> np.ndarray | InBlocks:
@@ -112,6 +111,11 @@ class Order:
             return rows[interleave_slots(self.frames[chosen], self.minibatch)]
         # The key 0 numbers the only piece; it stays, so that stored runs keep their order.
         return stream(self.seed, "frame order", self.stage, 0).permutation(rows)
+
+
+def draw_subset(seed: int, utterances: int, share: float) -> np.ndarray:
+    """Indices of a share of the utterances; 25% are the same 25% in every stage and pass."""
+    return stream(seed, "subset").permutation(utterances)[: max(1, round(share * utterances))]
 
 
 class InBlocks:
@@ -254,9 +258,7 @@ class Partition:
     @cached_property
     def _owned(self) -> list[np.ndarray]:
         """The utterances of each worker."""
-        every = len(self.start)
-        # The stage is no key here, so a share is of the same utterances in every pass.
-        subset = stream(self.seed, "subset").permutation(every)[: max(1, round(self.share * every))]
+        subset = draw_subset(self.seed, len(self.start), self.share)
         return balance_utterances(self.frames, np.sort(subset), self.workers)
 
     @cached_property
@@ -540,25 +542,28 @@ class Examples(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Training data in host memory, each row a piece of its own.
+    """Training data in memory, each row a piece of its own.
 
     Args:
-        x: inputs ``[N, ...]``.
-        y: targets ``[N, ...]``.
+        x: inputs ``[N, ...]``, a tensor.
+        y: targets ``[N, ...]``, a tensor.
     """
 
-    x: Tensor
-    y: Tensor
+    x: Any
+    y: Any
+
+    def __len__(self) -> int:
+        return len(self.x)
 
     @cached_property
     def start(self) -> np.ndarray:
         """The first row of each piece: itself."""
-        return np.arange(len(self.x))
+        return np.arange(len(self))
 
     @cached_property
     def frames(self) -> np.ndarray:
         """Rows of each piece: one."""
-        return np.ones(len(self.x), np.int64)
+        return np.ones(len(self), np.int64)
 
     def gather(self, rows: Tensor) -> Minibatch:
         """See `Examples`."""

@@ -1,19 +1,25 @@
 """A task from scratch, outside of lagbench: trained, compared, resumed; and the way of a call."""
 
+import shutil
 import sys
 from pathlib import Path
 from traceback import walk_stack
 
 import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
 
 import lagbench
+from harness import cli
 from harness.experiment import loop
 from harness.experiment.run_file import load_folds
 from harness.store import Store
 from tests.killed import kept_bytes
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-MOST_FRAMES, MOST_FILES = 10, 70
+MOST_FRAMES = 10
+MOST_FILES = {"task": 100, "module": 100, "run file": 100}
 OURS = tuple(str(Path(lagbench.__file__).parents[1] / room) for room in ("lagbench", "harness"))
 RUN = """
 import = ["own_task"]
@@ -58,7 +64,8 @@ def test_a_task_of_forty_lines_is_compared_and_resumes_to_the_same_bytes(
     assert kept_bytes(lagbench.run(experiment, killed)) == kept_bytes(whole)
 
 
-def test_few_frames_lie_between_a_call_and_the_simulated_cluster(task, tmp_path):
+def walk(call):
+    """Our frames from a call to the simulated cluster, the files entered before, and its result."""
     files, stack = set[str](), list[str]()
 
     def note(frame, event, _):
@@ -70,10 +77,33 @@ def test_few_frames_lie_between_a_call_and_the_simulated_cluster(task, tmp_path)
 
     sys.setprofile(note)
     try:
-        result = lagbench.compare(task(), cluster="k20m-server", workers=[2], rates=0.05)
+        result = call()
     finally:
         sys.setprofile(None)
+    return stack, files, result
+
+
+def compare(model, *parts, **settings):
+    return lagbench.compare(
+        model, *parts, cluster="k20m-server", workers=[2], rates=0.05, **settings
+    )
+
+
+def test_few_frames_and_files_lie_between_a_call_and_the_simulated_cluster(task, tmp_path):
+    stack, files, result = walk(lambda: compare(task()))
     assert len(stack) <= MOST_FRAMES, stack
-    assert len(files) <= MOST_FILES, sorted(files)
+    assert len(files) <= MOST_FILES["task"], sorted(files)
     assert result.report(tmp_path / "page")
     assert "Fit(slope=3.0)" in (tmp_path / "page/index.html").read_text()
+    (tmp_path / "run.toml").write_text(RUN)
+    data = torch.randn(100, 8), torch.randint(2, (100,))
+    calls = {
+        "module": lambda: compare(nn.Linear(8, 2), cross_entropy, data, seeds=1),
+        "run file": lambda: cli.main(["train", "run.toml", "--out", "runs"]),
+    }
+    for name, call in calls.items():
+        call()  # imports, once
+        shutil.rmtree("runs" if name == "run file" else "lagbench-runs")
+        stack, files, _ = walk(call)
+        assert len(stack) <= MOST_FRAMES, (name, stack)
+        assert len(files) <= MOST_FILES[name], (name, sorted(files))

@@ -12,7 +12,7 @@ from harness.experiment.methods import Method, method_of
 from harness.modules.allowed import check_kind, check_lists, check_number, check_whole, pair_of
 from harness.modules.call import Call, cluster_of
 from harness.modules.network import Parameters
-from harness.modules.optimizers import optimizer_of
+from harness.modules.recipe import optimizer_of
 from harness.simulator import Averaging
 
 SPARSE = torch.optim.SparseAdam(nn.Linear(2, 2).parameters(), 0.1)

@@ -10,8 +10,17 @@ from harness.algorithms.async_sgd import AsyncDescent, AsyncSgd
 from harness.algorithms.averaging import Easgd, GradientAveraging, ModelAveraging
 from harness.algorithms.contract import Algorithm
 from harness.algorithms.descent import AdamW, Momentum, Muon
-from harness.algorithms.schedules import Constant, Exponential, Schedule
-from harness.algorithms.share_schedules import Cosine, Linear, Rates, StepRates, Steps, Warmup
+from harness.algorithms.schedules import (
+    Constant,
+    Cosine,
+    Exponential,
+    Linear,
+    Rates,
+    Schedule,
+    StepRates,
+    Steps,
+    Warmup,
+)
 from harness.base.errors import UserError
 from harness.experiment.run import run as execute
 from harness.modules.gradient_rules import GradientRules

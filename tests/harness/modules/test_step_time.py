@@ -16,8 +16,14 @@ from harness.experiment.run import run as execute
 from harness.modules import step_time
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.settings import ModuleTable
-from harness.modules.step_counts import Counts, StepCounter
-from harness.modules.step_time import StepConfig, StepMeasurement, charge, count_step
+from harness.modules.step_time import (
+    Counts,
+    StepConfig,
+    StepCounter,
+    StepMeasurement,
+    charge,
+    count_step,
+)
 from harness.simulator import Cluster, Device, Simulation, WorkerGroup, Workload, load_cluster
 from harness.simulator.cluster import OPERATOR_S, catalogue
 from harness.store import Store

@@ -26,7 +26,7 @@ from torch import Tensor
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import ModelAveraging
 from harness.algorithms.contract import Algorithm, Fold, LocalWork, Memory, Server
-from harness.algorithms.share_schedules import STEADY
+from harness.algorithms.schedules import STEADY
 from harness.base.errors import UserError
 from harness.processes import worker as worker_module
 from harness.processes.rounds import Rounds
