@@ -555,12 +555,12 @@ class Rows:
     def __len__(self) -> int:
         return len(self.x)
 
-    @cached_property
+    @property
     def start(self) -> np.ndarray:
         """The first row of each piece: itself."""
         return np.arange(len(self))
 
-    @cached_property
+    @property
     def frames(self) -> np.ndarray:
         """Rows of each piece: one."""
         return np.ones(len(self), np.int64)
