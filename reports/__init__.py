@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 PUBLISHED = Path(__file__).parent / "published"
 """Published results: all of them in a clone, those of laptop scale in an installed package."""
+SCALES = ("smoke", "laptop", "overnight", "gpu", "paper")
+"""Scales of reproductions, the smallest first."""
 
 
 def build(out: Path, results: Results | None = None) -> None:

@@ -15,7 +15,17 @@ from harness.judge.results import Exhibit, Results, read_results, write_results
 from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.store.files import writable_folder, write_bytes
 from harness.store.schema import TIMELINE
-from reports import figures, gantt, provenance, reference_terms, render, tables, written
+from reports import (
+    PUBLISHED,
+    SCALES,
+    figures,
+    gantt,
+    provenance,
+    reference_terms,
+    render,
+    tables,
+    written,
+)
 from reports.document import document
 
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -34,14 +44,26 @@ def assemble(out: Path, results: Results | None = None) -> None:
         write_results(path, complete)
     runs = provenance.lines(complete, out)
     write_bytes(out / provenance.RUNS_CSV, provenance.runs_to_csv(runs).encode())
-    reasons, summary = written.read_reasons(out, complete), written.read_summary(out, complete)
-    data = document(complete, runs, reasons, summary, written.read_terms(out))
+    folder, judged = find_verdicts(out, complete)
+    reasons, summary = written.read_reasons(folder, judged), written.read_summary(folder, judged)
+    published = None if judged is complete else judged
+    words = written.read_words(folder)
+    data = document(complete, runs, reasons, summary, **words, judged=published)
     data["sources"] = provenance.source_digests(out)
     write_bytes(out / "report.html", render.render_html(with_pictures(data, out)).encode())
     if render.has_typst():
         write_bytes(out / "report.pdf", render.compile_pdf(data, out))
     else:
         LOG.warning(f"{out / 'report.pdf'}: not made, typst is not installed")
+
+
+def find_verdicts(out: Path, results: Results) -> tuple[Path, Results]:
+    """Folder and results of the verdicts to show: at smoke scale the published ones, if any."""
+    paths = [PUBLISHED / results.paper / scale / "results.json" for scale in reversed(SCALES)]
+    path = next((path for path in paths if path.is_file()), None)
+    if results.scale != "smoke" or path is None:
+        return out, results
+    return path.parent, printable(read_results(path))
 
 
 def with_pictures(data: Mapping[str, Any], out: Path) -> dict[str, Any]:
@@ -75,6 +97,8 @@ def _keep_timelines(results: Results, out: Path) -> None:
 def with_files(results: Results, out: Path) -> Results:
     """Write every exhibit's figure and table, and enter their names."""
     words = reference_terms.words_of(results)
+    if (joined := figures.join_tables(results.exhibits)) is not None:
+        _write(joined, out, words)
     exhibits = (replace(exhibit, files=_write(exhibit, out, words)) for exhibit in results.exhibits)
     return replace(results, exhibits=tuple(exhibits))
 

@@ -34,8 +34,14 @@ def row_of_claim(claim: Claim, words: Words, reason: str = "", bad: Collection[s
         "where": claim.where,
         "statistic": claim.statistic,
         "verdict": claim.verdict,
-        "cannot_fail": bool(claim.cannot_fail),
+        "place": "certain" if claim.cannot_fail else "cannot" if claim.here == "unclear" else "can",
+        "survives": ""
+        if claim.corrected is None
+        else "yes"
+        if claim.corrected == claim.here
+        else "no",
         "flag": bad_runs > 0,
+        "matters": _tell_what_matters(claim, words),
         "why": explain_bearing(claim, words),
         "notes": list(filter(None, [reason, *_notes(claim), claim.note, tell_bad_runs(bad_runs)])),
         "parts": [_row_of_part(part) | {"decides": part in deciding} for part in parts_of(claim)],
@@ -57,18 +63,38 @@ def find_deciding(claim: Claim) -> list[Part]:
 
 def explain_bearing(claim: Claim, words: Words) -> list[str]:
     """Why an answer does not bear on its reference: a sentence for each of its ``reasons``."""
-    unmet = [
-        c.unmet or f"{c.what}: {'not measured' if c.measured is None else 'not met'}"
-        for c in claim.conditions
-        if not c.holds
-    ]
     sentences = {
         "undetermined": claim.undetermined,
-        "conditions": f"Conditions that do not hold here: {'; '.join(unmet)}.",
+        "conditions": f"Conditions that do not hold here: {'; '.join(_unmet_conditions(claim))}.",
         "power": f"Too few seeds: if {words.the} is right, such runs show it with a chance of "
         f"{_format_chance(claim.power)}.",
     }
     return [sentences[reason] for reason in claim.reasons]
+
+
+def _tell_what_matters(claim: Claim, words: Words) -> str:
+    """The first reason why an answer does not bear, with the number of other conditions."""
+    unmet = _unmet_conditions(claim)
+    if "undetermined" in claim.reasons or not unmet:
+        return next(iter(explain_bearing(claim, words)), "")
+    return unmet[0] + (f" (and {len(unmet) - 1} more)" if len(unmet) > 1 else "")
+
+
+def _unmet_conditions(claim: Claim) -> list[str]:
+    return [
+        c.unmet or f"{c.what}: {'not measured' if c.measured is None else 'not met'}"
+        for c in claim.conditions
+        if not c.holds
+    ]
+
+
+def rows_of_conditions(claims: Collection[Claim]) -> list[list[str]]:
+    """What, limit, measured value, answer and source of each condition that claims were asked."""
+    conditions = {c.what: c for claim in claims for c in claim.conditions}
+    return [
+        [c.what, format_band(c.band), _format_value(c), ("fails", "holds")[c.holds], c.source]
+        for c in conditions.values()
+    ]
 
 
 def tell_bad_runs(count: int) -> str:
@@ -93,9 +119,7 @@ def format_band(ends: Bounds | None) -> str:
 
 
 def _notes(claim: Claim) -> list[str]:
-    notes = [_tell_condition(condition) for condition in claim.conditions]
-    if claim.cannot_fail:
-        notes.append(f"Cannot fail: {claim.cannot_fail.rstrip('.')}.")
+    notes = [f"Cannot fail: {claim.cannot_fail.rstrip('.')}."] if claim.cannot_fail else []
     if claim.here == "unclear" and "fails" in {part.here for part in claim.parts}:
         notes.append("A quantity alone fails, but not after the correction for their number.")
     if claim.corrected not in (None, claim.here):
@@ -103,15 +127,10 @@ def _notes(claim: Claim) -> list[str]:
     return notes
 
 
-def _tell_condition(condition: Condition) -> str:
+def _format_value(condition: Condition) -> str:
     value, half = condition.measured, numbers.half_width(condition.ci95)
-    if value is not None and half == 0 and float(value).is_integer():
-        figure = numbers.format_fixed(value, 0)
-    else:
-        figure = numbers.format_measured(value, condition.ci95)
-    figure += f" ({numbers.interval(value, condition.ci95)})" if half else ""
-    answer = "holds" if condition.holds else "unknown" if value is None else "does not hold"
-    return f"Condition, {condition.what}: {figure}; {format_band(condition.band)}: {answer}."
+    figure = numbers.format_measured(value, condition.ci95)
+    return f"{figure} ({numbers.interval(value, condition.ci95)})" if half else figure
 
 
 def _row_of_part(part: Part) -> Data:

@@ -13,7 +13,7 @@ from harness.judge.claims import VERDICTS
 from harness.judge.parts import LOOKS
 from harness.judge.results import Exhibit, Results
 from reports import extrapolation, figures, provenance, reference_terms, tables, written
-from reports.claims import row_of_claim, tell_bad_runs
+from reports.claims import row_of_claim, rows_of_conditions, tell_bad_runs
 from reports.factors import with_factors
 from reports.provenance import BAD, Line, cited_runs, find_failures, settings_of, wall_time
 from reports.reference_terms import Words
@@ -32,9 +32,14 @@ MEANINGS = (
     ),
     ("unclear", "our range has values for it and against it"),
     ("mixed", "two measures, or two readings of the statement, disagree"),
-    ("cannot fail", "true by construction, so no evidence"),
+    ("survives", "the answer stays after a correction for the number of claims (Holm's)"),
 )
-"""The verdicts and the mark beside them, with ``{}`` for the reference."""
+"""The words of the first page, with ``{}`` for the reference."""
+BEYOND = "Beyond the paper"
+"""Label of exhibits that the paper does not have; a page names such a table and its file alone."""
+PLOTS = ("curves", "bars")
+MOST_DIFFERENCES = 3
+"""Differences on the first page; the last page has all."""
 
 
 def document(
@@ -43,6 +48,8 @@ def document(
     reasons: Mapping[str, str] | None = None,
     summary: str = "",
     terms: str = "",
+    figure: str = "",
+    judged: Results | None = None,
 ) -> Data:
     """Everything that the templates print.
 
@@ -52,12 +59,18 @@ def document(
         reasons: claim id -> why it was not reproduced, from ``reasons.toml``.
         summary: what was found, in two sentences; made of the claims if empty.
         terms: the paper's own words, explained.
+        figure: id of the exhibit on the first page, if it is drawn.
+        judged: published results with the verdicts to show, where the results have none.
     """
-    results = with_factors(results)
     bad = {run.hash for run in runs if run.status in BAD}
     reference, words = results.provenance.get("reference", {}), reference_terms.words_of(results)
     name, scale = results.paper, results.scale
-    counts = Counter(claim.verdict for claim in results.claims)
+    verdicts = with_factors(judged or results)
+    joined = figures.join_tables(results.exhibits)
+    shown = [*results.exhibits] if joined is None else [joined, *results.exhibits]
+    exhibits = [_exhibit(each, bad, words, joined is not None) for each in shown]
+    counts = Counter(claim.verdict for claim in verdicts.claims if not claim.cannot_fail)
+    differences = results.provenance.get("differences", [])
     return {
         "kicker": f"{name} · {words.done} with lagbench, a simulator of parallel training · "
         f"{scale} scale",
@@ -65,35 +78,53 @@ def document(
         "words": asdict(words) | {"the": words.the},
         "title": f"{words.title} {reference.get('title', name)}".strip(),
         "by": f"{words.by}{reference['authors']}" if reference.get("authors") else "",
-        "sentences": [summary or written.summarise(results)],
+        "sentences": [summary or written.summarise(verdicts)],
+        "published": "" if judged is None else describe_published(judged),
+        "lead": find_lead(results.exhibits, figure),
         "facts": _what_was_run(results, len(cited_runs(results))),
         "cautions": list(filter(None, (words.caution(scale), _tell_failures(results, runs)))),
-        "tally": [(verdict, counts[verdict]) for verdict in VERDICTS],
+        "tally": [(verdict, counts[verdict]) for verdict in VERDICTS if counts[verdict]],
         "meanings": [(word, meaning.format(words.the)) for word, meaning in MEANINGS],
         "reads": words.reads,
-        "correction": _describe_correction(results),
+        "correction": _describe_correction(verdicts),
         "claims": [
             row_of_claim(claim, words, (reasons or {}).get(claim.id, ""), bad)
-            for claim in results.claims
+            for claim in verdicts.claims
         ],
-        "curves": extrapolation.sentences(results),
+        "conditions": rows_of_conditions(verdicts.claims),
+        "curves": extrapolation.sentences(verdicts),
+        "differs": [_format_difference(row) for row in differences[:MOST_DIFFERENCES]],
+        "more": max(len(differences) - MOST_DIFFERENCES, 0),
+        "check": provenance.how_to_check(results),
         "terms": terms,
-        "exhibits": [
-            _exhibit(each, bad, words) for each in extrapolation.with_curves_first(results.exhibits)
-        ],
+        "exhibits": exhibits,
         "provenance": provenance.where_from(results) | {"runs": _describe_runs(runs)},
     }
+
+
+def find_lead(exhibits: Sequence[Exhibit], wanted: str = "") -> str:
+    """Id of the first page's figure: the wanted one, else a ratio over scale, else any curves."""
+    drawn = [each for each in exhibits if any(file.endswith(".svg") for file in each.files)]
+    drawn.sort(key=lambda e: (e.id != wanted, e.curve is None, e.draw.get("as") not in PLOTS))
+    return drawn[0].id if drawn else ""
+
+
+def describe_published(results: Results) -> str:
+    """Scale, seeds and date of published verdicts."""
+    date = str(results.provenance.get("started", "")).partition("T")[0]
+    return f"{results.scale} scale, {len(results.seeds)} seeds{f', {date}' if date else ''}"
+
+
+def _format_difference(row: Mapping[str, str]) -> tuple[str, str]:
+    text = f"{row['here']} / {row['paper']}"  # three layers of 64 as 3×64
+    return row["what"], ALIKE.sub(lambda layers: f"–{layers[0].count('–')}×{layers[1]}", text)
 
 
 def _what_was_run(results: Results, runs: int) -> list[tuple[str, str]]:
     """Facts of the first page, as (name, value)."""
     facts = results.provenance
-    differing = {
-        row["what"]: ALIKE.sub(_count_layers, f"{row['here']} (paper: {row['paper']})")
-        for row in facts.get("differences", [])
-    }
     rows = [
-        *((what, differing.get(what, "")) for what in ("training speech", "network", "policy")),
+        ("scale", results.scale),
         ("corpus", corpus_of(results)),
         ("seeds", _format_seeds(results.seeds)),
         ("device", str(facts.get("device", ""))),
@@ -101,11 +132,6 @@ def _what_was_run(results: Results, runs: int) -> list[tuple[str, str]]:
         ("time", wall_time(facts)),
     ]
     return [(name, value) for name, value in rows if value]
-
-
-def _count_layers(layers: re.Match[str]) -> str:
-    """Layers of one size, counted, as in 429–7×2048–355."""
-    return f"–{layers[0].count('–')}×{layers[1]}"
 
 
 def corpus_of(results: Results) -> str:
@@ -140,15 +166,14 @@ def _tell_failures(results: Results, runs: Sequence[Line]) -> str:
 
 
 def _describe_correction(results: Results) -> str:
-    """How many answers stay after the correction for the number of claims."""
-    decided = [claim for claim in results.claims if claim.decided and not claim.cannot_fail]
+    """How many answers survive the correction for the number of claims."""
+    decided = [c for c in results.claims if c.here != "unclear" and not c.cannot_fail]
     if not decided or all(claim.corrected is None for claim in results.claims):
         return ""
     stay, looks = sum(c.corrected == c.here for c in decided), results.provenance.get(LOOKS, 1)
-    often = f" and for the {looks} looks at them while seeds were added" if looks > 1 else ""
+    often = f", and for {looks} looks at them" if looks > 1 else ""
     return (
-        f"Of the {len(decided)} answers that hold or fail, and could have been others, {stay} stay "
-        f"after a correction for the number of claims (Holm's){often}."
+        f"{stay} of {len(decided)} answers survive a correction for their number (Holm's){often}."
     )
 
 
@@ -166,7 +191,7 @@ def _describe_runs(runs: Sequence[Line]) -> str:
     )
 
 
-def _exhibit(exhibit: Exhibit, bad: Collection[str], words: Words) -> Data:
+def _exhibit(exhibit: Exhibit, bad: Collection[str], words: Words, joined: bool) -> Data:
     image = next((file for file in exhibit.files if file.endswith(".svg")), "")
     curve = exhibit.curve
     rows = exhibit.rows if not image and curve is None else ()
@@ -185,6 +210,8 @@ def _exhibit(exhibit: Exhibit, bad: Collection[str], words: Words) -> Data:
         "label": exhibit.paper_label or exhibit.id,
         "title": exhibit.title,
         "note": " ".join(filter(None, notes)),
+        "aside": table is not None
+        and (exhibit.paper_label == BEYOND or (joined and exhibit.paper_label.startswith("Table"))),
         "image": image,
         "csv": next((file for file in exhibit.files if file.endswith(".csv")), ""),
         "table": None if table is None else asdict(table) | {"against": words.noun},

@@ -10,7 +10,7 @@ the claim.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,14 +21,9 @@ from reports import numbers, style
 from reports.claims import format_band
 from reports.style import COLOURS, DASHES, INK, MUTED
 
-HEIGHT_IN = 3.3
+HEIGHT_IN = 2.9
 FORMULA = "At size n a law is 1 + c / n^a, or 1 + floor + c / n^a with a floor of at least 0."
 BAND = "#E69F00"
-
-
-def with_curves_first(exhibits: Sequence[Exhibit]) -> list[Exhibit]:
-    """Exhibits as a report has them: ratios over scale, then all others in the paper's order."""
-    return sorted(exhibits, key=lambda each: each.curve is None)
 
 
 def sentences(results: Results) -> list[str]:
@@ -49,13 +44,14 @@ def summarise(exhibit: Exhibit, statement: str) -> str:
     """Sentence on a claim's ratio at the paper's size; on the runs so far if some are missing."""
     curve = exhibit.curve
     assert curve is not None
-    ending = _tell_progress(exhibit, curve) if curve.missing else _tell_value(exhibit, curve)
+    ending = f". {exhibit.note}" if curve.missing else _tell_value(exhibit, curve)
     return f"“{statement}”, followed over {curve.grows} on seeds of its own{ending}"
 
 
 def _tell_value(exhibit: Exhibit, curve: Curve) -> str:
     values = [values for trend in curve.trends if (values := _tell_trend(curve, trend))]
-    paper, sizes = _with_unit(curve.paper_size, curve.unit), [float(s) for s in _seeds_at(exhibit)]
+    paper = _with_unit(curve.paper_size, curve.unit)
+    sizes = [float(row.column) for row in exhibit.rows if row.sample is not None]
     if not values:
         return f": no law can be drawn to the paper's {paper}."
     run = f"{min(sizes):,g} to {_with_unit(max(sizes), curve.unit)}"
@@ -87,42 +83,6 @@ def _answer(curve: Curve, trend: Trend, law: Law) -> str:
         size = _with_unit(check.at, curve.unit)
         return f"unclear, as the curve through the smaller sizes misses {size}"
     return f"unclear, as the range reaches over an end of the band ({band})"
-
-
-def _tell_progress(exhibit: Exhibit, curve: Curve) -> str:
-    """Seeds at each size so far, the ratios there, and the sizes that were not run."""
-    seeds, paper = _seeds_at(exhibit), _with_unit(curve.paper_size, curve.unit)
-    run = [
-        f"{_with_unit(float(size), curve.unit)} ({count} of {count + curve.missing.get(size, 0)} "
-        "seeds)"
-        for size, count in seeds.items()
-    ]
-    gaps = [size for size in curve.missing if size not in seeds]
-    ratios = [f"{trend.label} {_tell_ratios(exhibit, trend.label)}" for trend in curve.trends]
-    so_far = f": so far {_join(run)}. Ratios there: {'; '.join(ratios)}" if run else ""
-    absent = f"not run yet: {_with_unit(_join(gaps), curve.unit)}" if gaps else "seeds are missing"
-    return (
-        f"{so_far}{f'. {absent.capitalize()}' if run else f': {absent}'}. Until all are run, "
-        f"nothing is said of this claim at the paper's {paper}."
-    )
-
-
-def _seeds_at(exhibit: Exhibit) -> dict[str, int]:
-    """Size -> its number of seeds, of the sizes that were run."""
-    return {
-        f"{row.column:g}": len(row.sample.values)
-        for row in exhibit.rows
-        if row.sample is not None and isinstance(row.column, int | float)
-    }
-
-
-def _tell_ratios(exhibit: Exhibit, label: str) -> str:
-    rows = (row for row in exhibit.rows if row.label == label)
-    return _join([numbers.format_fixed(r.measured, 2) for r in rows if r.measured is not None])
-
-
-def _join(items: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(items[:-1]), *items[-1:])))
 
 
 def describe_laws(curve: Curve) -> str:
@@ -160,7 +120,7 @@ def draw_curve(exhibit: Exhibit, printed: str) -> Iterator[tuple[str, bytes]]:
     curve = exhibit.curve
     assert curve is not None
     with style.use_style():
-        figure = style.empty_figure(HEIGHT_IN)
+        figure = style.empty_figure(HEIGHT_IN, style.COLUMN_IN)
         panels = figure.subplots(1, len(curve.trends), sharey=True, squeeze=False)[0]
         limits = _limits(exhibit, curve)
         for axes, trend in zip(panels, curve.trends, strict=True):
@@ -171,7 +131,7 @@ def draw_curve(exhibit: Exhibit, printed: str) -> Iterator[tuple[str, bytes]]:
         panels[0].set_ylabel(curve.ratio)
         figure.supxlabel(exhibit.axes.get("x", ""), fontsize=9.5, color=INK)
         handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper left", ncols=3)
+        figure.legend(handles, labels, loc="outside upper left", ncols=2)
         for form in ("svg", "png"):
             yield form, style.render_figure(figure, form)
 

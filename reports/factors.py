@@ -41,7 +41,6 @@ def _part(part: Part) -> Part:
         measured=_factor(part.measured),
         ci95=None if part.ci95 is None else _ends(part.ci95),
         band=None if part.band is None else _ends(part.band),
-        finds=None,  # a distance between logarithms
         sample=None,  # values of logarithms
         is_log2=False,
     )

@@ -11,6 +11,7 @@ An exhibit declares how it is drawn::
     "draw": {"as": "messages", "workers": 4, "messages": […]}
     "draw": {"as": "slots"}              slots | architecture
     "draw": {"as": "points", "strips": {"y": [3.2, 2.9, 3.5]}}   the paper's value and its band
+    "draw": {"as": "dots"}               ours over the paper's (`join_tables`)
 
 See ``gantt`` for the other keys
 of timelines. Drawn here are an exhibit's rows as curves or bars, messages between
@@ -23,7 +24,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,13 @@ MARKED_POINTS = 12  # markers along a curve; more would hide it
 
 MOST_BANDS = 3  # of more, the colours of overlapping bands cannot be told apart
 
-MOST_SHARED = 0.5  # of a band that lies in another: of more, two colours make a third
+MOST_TABLES = 3  # of a paper that are printed; more are drawn as one figure
 
 FEW = 40  # points of a curve up to which each seed's value is a dot; of more, each seed is a line
 
 ASIDE_IN = 0.035  # inches from one curve's whiskers to the next one's
 
-ACROSS = 96  # characters of a legend's line
+ACROSS = 66  # characters of a legend's line
 
 
 def curves(axes: Axes, exhibit: Exhibit) -> None:
@@ -92,33 +92,18 @@ def title_of_differences(exhibit: Exhibit) -> str:
 
 
 def has_bands(exhibit: Exhibit) -> bool:
-    """Whether intervals are drawn as bands: of few curves that do not share one field.
+    """Whether intervals are drawn as bands: of few curves.
 
-    Otherwise as whiskers. A curve that goes back has whiskers, since its band would cross itself;
-    other long curves keep their bands, since whiskers would hide the curve.
+    Otherwise as whiskers. A curve that goes back has whiskers, since its band would cross itself.
     """
     groups = list(group_by_label(exhibit.rows).values())
-    short = max(map(len, groups), default=0) <= MARKED_POINTS
-    if len(groups) > MOST_BANDS or any(_has_turns(_xs(exhibit, rows)) for rows in groups):
-        return False
-    shares = (_mean_overlap(exhibit, a, b) for a, b in combinations(groups, 2))
-    return not (short and any(share > MOST_SHARED for share in shares))
+    return len(groups) <= MOST_BANDS and not any(_has_turns(_xs(exhibit, g)) for g in groups)
 
 
 def _has_turns(x: np.ndarray) -> bool:
     """Whether a curve goes both ways."""
     steps = np.diff(x)
     return bool((steps < 0).any() and (steps > 0).any())
-
-
-def _mean_overlap(exhibit: Exhibit, a: list[Row], b: list[Row]) -> float:
-    """Share of the narrower interval inside the wider, averaged over the common range of x."""
-    (x, at), (ends, theirs) = (_xs(exhibit, r) for r in (a, b)), map(_ends, (a, b))
-    low, high = (np.interp(x, at, end, math.nan, math.nan) for end in theirs)
-    common = np.minimum(ends[1], high) - np.maximum(ends[0], low)
-    narrower = np.minimum(ends[1] - ends[0], high - low)
-    is_wide = narrower > 0  # NaN is not
-    return float((common[is_wide] / narrower[is_wide]).mean()) if is_wide.any() else 0.0
 
 
 def _scales(axes: Axes, exhibit: Exhibit) -> None:
@@ -387,6 +372,37 @@ def slots(axes: Axes, exhibit: Exhibit) -> None:
     axes.grid(visible=False)
 
 
+def dots(axes: Axes, exhibit: Exhibit) -> None:
+    """A line for each figure that the paper prints, from the top: ours over it."""
+    rows = [*exhibit.rows]
+    printed, place = _numbers([row.paper for row in rows]), np.arange(len(rows))
+    ratio = _numbers([row.measured for row in rows]) / printed
+    reach = np.nan_to_num(np.abs(np.stack(_ends(rows)) / printed - ratio))
+    axes.errorbar(ratio, place, xerr=reach, fmt="o", ms=3, color=COLOURS[0], elinewidth=0.9)
+    axes.axvline(1.0, color=INK, lw=0.8)
+    style.set_log_scale(axes.xaxis)
+    axes.set_yticks(place, [f"{row.label}, {row.column}" for row in rows], fontsize=8)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+
+
+def join_tables(exhibits: Sequence[Exhibit]) -> Exhibit | None:
+    """One figure of a paper's tables, ours over the paper's; None of few, which are printed."""
+    tables = [e for e in exhibits if e.kind == "table" and e.paper_label.startswith("Table")]
+    if len(tables) <= MOST_TABLES:
+        return None
+    rows = [
+        replace(row, label=f"{table.paper_label}: {row.label}")
+        for table in tables
+        for row in table.rows
+        if row.paper and row.measured is not None
+    ]
+    label = f"{tables[0].paper_label} to {tables[-1].paper_label.removeprefix('Table ')}"
+    draw, axes = {"as": "dots"}, {"x": "ours over the paper's"}
+    title = "Every figure that the paper prints: ours over it, with its 95% interval"
+    files = ("figures/tables.svg",)
+    return Exhibit("tables", "figure", title, tuple(rows), files, "", axes, draw, label)
+
+
 SERIES: dict[str, Callable[[Axes, Exhibit], None]] = {
     "curves": curves,
     "bars": bars,
@@ -394,6 +410,7 @@ SERIES: dict[str, Callable[[Axes, Exhibit], None]] = {
     "messages": messages,
     "slots": slots,
     "architecture": architecture,
+    "dots": dots,
 }
 
 WITH_LEGEND = ("curves", "bars", "points")
@@ -404,7 +421,8 @@ FORMS = ("svg", "png")
 def draw(exhibit: Exhibit, out: Path, said: Words = PAPER) -> dict[str, bytes]:
     """The figure of ``exhibit`` as files by extension.
 
-    Empty if its ``draw`` is, or if its timeline is not in ``out``.
+    Empty if its ``draw`` is, if nothing of a curve over scale was run, or if its timeline is not in
+    ``out``.
 
     Args:
         exhibit: with the form in its ``draw``.
@@ -414,7 +432,7 @@ def draw(exhibit: Exhibit, out: Path, said: Words = PAPER) -> dict[str, bytes]:
     Raises:
         UserError: an unknown way of drawing, or a timeline that cannot be drawn.
     """
-    if not exhibit.draw:
+    if not exhibit.draw or (exhibit.curve and all(row.measured is None for row in exhibit.rows)):
         return {}
     kind = exhibit.draw.get("as", "curves")
     if kind == "timeline":
@@ -427,6 +445,8 @@ def draw(exhibit: Exhibit, out: Path, said: Words = PAPER) -> dict[str, bytes]:
         )
     with style.canvas(panels=1 + has_differences(exhibit)) as (figure, axes, *below):
         SERIES[kind](axes, exhibit)
+        if kind == "dots":
+            figure.set_figheight(0.14 * len(exhibit.rows) + 0.6)
         if kind in WITH_LEGEND:
             legend(axes, exhibit.rows, said.printed)
         for panel in below:

@@ -26,13 +26,10 @@ from reports.tables import format_csv
 
 BAD = ("diverged", "failed")
 
-NAMES = {
-    "git": "commit",
-    "wall_s": "time",
-    "corpora": "corpora, SHA-256",
-}
+NAMES = {"git": "commit", "wall_s": "time"}
 
-ELSEWHERE = ("reference", "differences", "settings", "reused", "runs_s", "runs_processor_s", ASKED)
+TIMES = ("reused", "runs_s", "runs_processor_s")
+ELSEWHERE = ("reference", "differences", "settings", "corpora", ASKED, *TIMES)
 """Entries of provenance that are not printed as a line of their own."""
 
 SOURCES = ("results.json", "reasons.toml", "runs.csv")
@@ -55,6 +52,13 @@ def where_from(results: Results) -> Data:
             for difference in facts.get("differences", [])
         ],
     }
+
+
+def how_to_check(results: Results) -> list[str]:
+    """The command that makes the results again, its time, and the registration they are under."""
+    facts = results.provenance
+    told = [str(facts.get(key, "")) for key in ("command", "registration")]
+    return list(filter(None, (told[0], wall_time(facts), told[1])))
 
 
 def source_digests(out: Path) -> list[tuple[str, str]]:

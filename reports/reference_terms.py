@@ -51,7 +51,7 @@ class Words:
         if scale == "smoke":
             return (
                 "Smoke scale: tiny networks and minutes of data, to show that everything works. "
-                f"The verdicts below are not verdicts on {self.whole}."
+                "Nothing is judged on them."
             )
         if scale not in self.scales:
             return ""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH_IN, HEIGHT_IN = 6.7, 3.1
+WIDTH_IN, COLUMN_IN, HEIGHT_IN = 6.7, 4.8, 2.7
 INK, MUTED, GRID = "#222222", "#6b6b6b", "#dddddd"
 
 # Okabe & Ito (2008), in an order in which neighbours also differ in lightness
@@ -81,7 +81,7 @@ def use_style() -> Generator[None]:
 
 @contextmanager
 def canvas(height_in: float = HEIGHT_IN, panels: int = 1) -> Generator[tuple[Any, ...]]:
-    """A figure in the house style, then its axes from the top.
+    """A figure of a column's width in the house style, then its axes from the top.
 
     Args:
         height_in: of the first panel; each further one is half as high.
@@ -89,17 +89,17 @@ def canvas(height_in: float = HEIGHT_IN, panels: int = 1) -> Generator[tuple[Any
     """
     with use_style():
         shares = [1.0] + [0.55] * (panels - 1)
-        figure = empty_figure(height_in * sum(shares))
+        figure = empty_figure(height_in * sum(shares), COLUMN_IN)
         axes = figure.subplots(panels, sharex=True, height_ratios=shares, squeeze=False)
         yield (figure, *axes[:, 0])
 
 
-def empty_figure(height_in: float) -> Figure:
-    """A figure of the width of a page, without axes."""
+def empty_figure(height_in: float, width_in: float = WIDTH_IN) -> Figure:
+    """A figure of the width of a page, or of a column of a report, without axes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+    figure = Figure(figsize=(width_in, height_in), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 

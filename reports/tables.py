@@ -11,8 +11,8 @@ from typing import Any
 from harness.judge.results import Exhibit, Row
 from reports import numbers
 
-PAGE = 100
-"""Characters across a page, in the table's type."""
+PAGE = 56
+"""Characters across a column of a page, in the table's type."""
 GAP = 3  # characters between two columns
 HEADER = ("label", "column", "paper", "measured", "ci95_low", "ci95_high", "runs")
 NO_SPREAD = "These figures are the same for every seed."

@@ -16,14 +16,12 @@ from harness.base.printable import printable
 from harness.judge.claims import VERDICTS
 from harness.judge.results import Claim, Exhibit, Results, read_results
 from harness.store.files import write_bytes
-from reports import extrapolation, numbers, reference_terms
+from reports import SCALES, extrapolation, numbers, reference_terms
 from reports.claims import find_deciding
 from reports.factors import with_factors
 from reports.written import read_summary
 
 BEGIN, END = "<!-- verdicts: begin -->", "<!-- verdicts: end -->"
-SCALES = ("smoke", "laptop", "overnight", "gpu", "paper")
-"""Scales of reproductions, the smallest first; one of another name comes after them."""
 PICTURES = Path("docs/pictures")
 
 Published = dict[Path, Results]
@@ -40,7 +38,7 @@ def count_verdicts(published: Published, root: Path, to_root: str = "") -> str:
     """Markdown table: the number of claims with each verdict, one row a report."""
     rows: list[Sequence[str]] = []
     for folder, results in published.items():
-        counts = Counter(claim.verdict for claim in results.claims)
+        counts = Counter(claim.verdict for claim in results.claims if not claim.cannot_fail)
         report = f"[{results.paper}]({_link(folder, root, to_root)})"
         scale = f"{results.scale}, {len(results.seeds)} seeds"
         rows.append((report, scale, *(str(counts[verdict]) for verdict in VERDICTS)))
@@ -69,7 +67,8 @@ def list_claims(published: Published, root: Path) -> str:
         (_row_of_claim(by_scale, scales) for by_scale in claims.values()),
     )
     curves = [
-        f"{_text(sentence)}\n\n![{_text(exhibit.title)}](pictures/{exhibit.id}.png)\n"
+        f"{_text(sentence)}\n"
+        + f"\n![{_text(exhibit.title)}](pictures/{exhibit.id}.png)\n" * _is_drawn(exhibit)
         for results in _largest(published).values()
         for exhibit, sentence in zip(
             _curves(results), extrapolation.sentences(results), strict=True
@@ -99,6 +98,10 @@ def _largest(published: Published) -> Published:
 
 def _curves(results: Results) -> list[Exhibit]:
     return [exhibit for exhibit in results.exhibits if exhibit.curve is not None]
+
+
+def _is_drawn(exhibit: Exhibit) -> bool:
+    return any(row.measured is not None for row in exhibit.rows)
 
 
 def _place_of_scale(scale: str) -> int:
@@ -133,7 +136,7 @@ def draw_curves(root: Path) -> Iterator[tuple[Path, bytes]]:
     """The pictures of claims over scale, by their paths."""
     for results in _largest(read_published(root)).values():
         printed = reference_terms.words_of(results).printed
-        for exhibit in _curves(results):
+        for exhibit in filter(_is_drawn, _curves(results)):
             images = dict(extrapolation.draw_curve(exhibit, printed))
             yield root / PICTURES / f"{exhibit.id}.png", images["png"]
 

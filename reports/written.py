@@ -6,6 +6,7 @@ verdict of each claim that it speaks of. ``reasons.toml`` has the verdict and it
 claim that bears on its reference and does not hold. A file that speaks of another verdict than the
 measured one is refused. ::
 
+    figure = "p3.fig6"  # exhibit on the first page; a ratio over scale if none is named
     terms = "MMI: training that sets the spoken words against their rivals."
     found = "MMI training lowers the word error by {p3.mmi-gain/small task:%}."
     [verdicts]
@@ -66,9 +67,10 @@ def read_summary(folder: Path, results: Results) -> str:
     return PLACE.sub(fill, " ".join(table["found"].split()))
 
 
-def read_terms(folder: Path) -> str:
-    """The paper's own words, explained; empty where there is no file, or nothing in it."""
-    return " ".join(str(_read(folder / SUMMARY).get("terms", "")).split())
+def read_words(folder: Path) -> dict[str, str]:
+    """The paper's own words, explained, and the id of the first page's figure; empty if missing."""
+    table = _read(folder / SUMMARY)
+    return {key: " ".join(str(table.get(key, "")).split()) for key in ("terms", "figure")}
 
 
 def read_reasons(folder: Path, results: Results) -> dict[str, str]:

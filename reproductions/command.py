@@ -208,7 +208,7 @@ def _print_results(results: Results, out: Path) -> int:
     from reproductions.reproduce import REQUESTED, SEARCHED
 
     if results.scale == "smoke":
-        print("at smoke scale, which says that all works and nothing about the paper:")
+        print("smoke scale: all works, nothing is judged; the report has the published verdicts")
     for claim in results.claims:
         print(f"{claim.verdict:>12}  {claim.id}")
     notes = [exhibit.note for exhibit in results.exhibits]

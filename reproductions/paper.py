@@ -247,6 +247,8 @@ class Paper:
     ) -> tuple[list[Maker[Subject, Exhibit]], list[Maker[Subject, Claim]]]:
         """The exhibits named by ``only`` (the scale's own if empty) and the claims they carry.
 
+        At smoke scale nothing is judged.
+
         Args:
             only: short names of exhibits.
             scale: the scale.
@@ -256,6 +258,7 @@ class Paper:
         Raises:
             UserError: no such exhibit.
         """
+        claims = [] if scale == "smoke" else list(self.claims)
         names = {maker.id.split(".", 1)[1]: maker for maker in self.exhibits}
         for name in only:
             if name not in names:
@@ -269,11 +272,11 @@ class Paper:
                 and (search or not maker.searches)
                 and (everything or scale not in maker.on_request)
             ]
-            return makers, list(self.claims)
+            return makers, claims
         exhibits = [names[name] for name in only]
         # A claim is judged only if the chosen exhibits need all of its runs anyway.
         settings = {setting for maker in exhibits for setting in maker.needs}
-        return exhibits, [claim for claim in self.claims if settings.issuperset(claim.needs)]
+        return exhibits, [claim for claim in claims if settings.issuperset(claim.needs)]
 
 
 def levels(sizes: Sequence[int]) -> str:

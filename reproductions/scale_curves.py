@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.judge.comparison import describe_runs
 from harness.judge.curve import Curve, Trend
 from harness.judge.results import Exhibit, Row
 from harness.judge.scaling import LEAST_SEEDS, Size, follow
@@ -53,8 +52,6 @@ def build_curve(scaling: Scaling, finished: Finished) -> Exhibit:
     is ``unclear``.
     """
     entries, missing = scaling.entries, missing_seeds(scaling, finished)
-    runs = [run for arms in finished.values() for run in arms.values()]
-    busy_s = describe_runs({scaling.id: runs}, ()).get("runs_processor_s")
     rows, trends = list[Row](), list[Trend]()
     for label, (over, under, paper) in scaling.ratios.items():
         sizes = list(_sizes(scaling, finished, label, over, under))
@@ -78,7 +75,6 @@ def build_curve(scaling: Scaling, finished: Finished) -> Exhibit:
         tuple(trends),
         missing,
         scaling.registration.digest,
-        core_hours=None if busy_s is None else round(busy_s / 3600.0, 2),
     )
     return Exhibit(
         scaling.id,
@@ -108,21 +104,13 @@ def exhibit_ids(scaling: Scaling) -> set[str]:
 
 
 def describe_progress(scaling: Scaling, finished: Finished) -> str:
-    """Sentence on the sizes that were run, and those that were not."""
-    unit = scaling.entries.get("unit", "")
-    run = [
-        f"{_with_unit(f'{size.at:g}', unit)} ({count} seed{'s' * (count != 1)})"
-        for size in scaling.sizes
-        if (count := sum(_has_ended(finished, size.at, seed) for seed in size.seeds))
-    ]
-    open_ = [
-        f"{_with_unit(size, unit)} ({count})"
+    """Sentence on the registered seeds that are missing, by size; empty if none is."""
+    missing = [
+        f"{_with_unit(size, scaling.entries.get('unit', ''))} ({count})"
         for size, count in missing_seeds(scaling, finished).items()
     ]
-    lost = sum(not _has_ended(finished, at, seed) for at, seed in finished)
-    text = f"Sizes run: {', '.join(run) or 'none'}; not run: {', '.join(open_) or 'none'}."
-    text += f" With {lost} of the latter a run diverged." if lost else ""
-    return text if not open_ else f"{text} Until all are, the value at the paper's size is unclear."
+    text = f"Seeds that are not run, or diverged: {', '.join(missing)}. "
+    return f"{text}Until all are, the value at the paper's size is unclear." if missing else ""
 
 
 def _with_unit(text: str, unit: str) -> str:

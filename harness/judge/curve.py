@@ -95,7 +95,6 @@ class Curve:
         missing: registered seeds that were not run or of which a run diverged, by size; empty if
             the curve is whole.
         registered: SHA-256 of the registration.
-        core_hours: processor time of the runs; None if they do not have it.
     """
 
     claim: str
@@ -107,4 +106,3 @@ class Curve:
     trends: tuple[Trend, ...]
     missing: dict[str, int] = field(default_factory=dict[str, int])
     registered: str = ""
-    core_hours: float | None = None

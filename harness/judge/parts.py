@@ -58,7 +58,7 @@ class Quantity:
             return part
         return replace(
             part, here=self.rule.judge(self.value), band=(self.rule.low, self.rule.high),
-            power=self.power, finds=finds(self.value),
+            power=self.power,
         )  # fmt: skip
 
     @property
@@ -204,9 +204,6 @@ def _judge_all(quantities: Sequence[Judged]) -> tuple[Here, float]:
     return joint, {"holds": holds, "fails": fails}.get(joint, min(holds, fails))
 
 
-WANTED = 0.8
-"""Power at which an effect counts as detectable."""
-
 POINTS = 400
 """Points of the midpoint rule over the distribution of the measured error."""
 
@@ -236,29 +233,6 @@ def power(value: Interval, rule: Rule, true: float) -> float:
         highest = (rule.high - above * stretch - true) / error
         lowest = (rule.low + below * stretch - true) / error
     return float(np.maximum(ndtr(highest) - ndtr(lowest), 0.0).mean())
-
-
-def finds(value: Interval) -> float:
-    """Smallest distance from an end of a band that is detected with 80% power.
-
-    In the quantity's own unit; infinite if the interval is unbounded.
-    """
-    half = max(value.high - value.estimate, value.estimate - value.low)  # a rank's ends at 1
-    return half * _detectable_half_widths(value.degrees) if math.isfinite(half) else math.inf
-
-
-@lru_cache(maxsize=256)
-def _detectable_half_widths(degrees: float) -> float:
-    """The distance that `finds` computes, in half widths of the interval."""
-    unit = Interval(0.0, -1.0, 1.0, degrees)
-    low, high = 0.0, 1.0
-    while power(unit, ABOVE, high) < WANTED:
-        low, high = high, 2 * high
-    for _ in range(50):
-        middle = (low + high) / 2
-        enough = power(unit, ABOVE, middle) >= WANTED
-        low, high = (low, middle) if enough else (middle, high)
-    return high
 
 
 @lru_cache(maxsize=256)

@@ -129,7 +129,6 @@ class Part(Finite):
         here: answer without a correction; None if the part is shown and not judged.
         band: band according to the paper; an unbounded end is None.
         power: probability of ``holds`` if the paper's figure is true; None if not computable.
-        finds: distance beyond an end of the band that is detected with 80% power.
         sample: the values of each seed that the interval is computed from.
         measure: error or reading that the part is about, e.g. ``"frames"``, where a claim judges
             several.
@@ -143,7 +142,6 @@ class Part(Finite):
     here: Here | None = None
     band: Bounds | None = None
     power: Number | None = None
-    finds: Number | None = None
     sample: Sample | None = None
     measure: str = ""
     is_log2: bool = False

@@ -12,7 +12,7 @@ from harness.judge.parts import Precondition, Quantity, claim_of
 from harness.judge.results import Results
 from harness.judge.statistics import mean_ci
 from reports import build
-from reports.claims import explain_bearing, find_deciding, row_of_claim
+from reports.claims import explain_bearing, find_deciding, row_of_claim, rows_of_conditions
 from reports.factors import with_factors
 from reports.reference_terms import PAPER
 from reports.written import read_reasons, read_summary, summarise
@@ -69,17 +69,17 @@ def test_every_reason_why_an_answer_does_not_bear_has_a_sentence():
     assert explain_bearing(claim(Quantity("", None, HIGH, ABOVE)), PAPER) == []
 
 
-def test_notes_have_conditions_and_what_the_correction_changes():
+def test_conditions_are_listed_once_and_notes_have_what_the_correction_changes():
     count = Precondition("averages", Interval.exact(640.0), rule_at_least(300))
     noted = claim(Quantity("", None, HIGH, ABOVE), presumes=[count], cannot_fail="an identity.")
     data = row_of_claim(replace(noted, corrected="unclear"), PAPER, "A reason.")
     assert data["notes"] == [
         "A reason.",
-        "Condition, averages: 640; at least 300: holds.",
         "Cannot fail: an identity.",
         "After the correction for the number of claims: unclear.",
     ]
-    assert data["cannot_fail"]
+    assert (data["place"], data["survives"]) == ("certain", "no")
+    assert rows_of_conditions([noted]) == [["averages", "at least 300", "640.0", "holds", ""]]
 
 
 def test_logarithms_are_printed_as_factors_with_the_same_answer():

@@ -100,12 +100,6 @@ def test_few_curves_have_bands_and_more_have_whiskers_find_changed():
     assert figures.caption(four).startswith("Whiskers: 95% intervals over 3 seeds.")
 
 
-def test_curves_whose_bands_would_be_one_field_have_whiskers_unless_they_are_long():
-    short, long = (replace(CURVES, rows=seeded("ab", range(n))) for n in (5, 40))
-    assert figures.caption(short).startswith("Whiskers")
-    assert figures.caption(long).startswith("Bands")
-
-
 def test_a_curve_that_goes_back_has_whiskers():
     onward, back = (replace(CURVES, rows=seeded("a", xs)) for xs in ((3, 2, 1), (3, 1, 2)))
     assert figures.caption(onward).startswith("Bands")

@@ -25,7 +25,7 @@ def test_a_table_that_is_too_wide_for_the_page_is_turned():
 
 
 def test_heads_that_would_wrap_turn_a_table_of_few_columns():
-    long = [Row("a", f"every 0.{i} min, {'x' * 20}", 1, 2) for i in range(5)]
+    long = [Row("a", f"every 0.{i} min, {'x' * 8}", 1, 2) for i in range(5)]
     assert grid(long).columns == ["a"]
     assert grid(long[:2]).columns != ["a"]
 
@@ -41,9 +41,9 @@ def test_long_labels_on_two_lines_are_better_than_a_list():
     rows = [
         Row(f"25 replicas, slots × {i}, τ 0.002 (held out)", f"measured over law {j}", None, 0.5)
         for i in range(10)
-        for j in range(6)
+        for j in range(2)
     ]
-    assert len(grid(rows).columns) == 6
+    assert len(grid(rows).columns) == 2
 
 
 def test_a_table_that_is_wide_both_ways_becomes_a_list():

@@ -36,7 +36,7 @@ def test_what_stands_between_the_markers_is_replaced_and_nothing_else(root):
 def test_every_claim_and_every_verdict_is_counted(root):
     text = verdicts.list_claims(verdicts.read_published(root), root)
     link = "[paper1](../reports/published/paper1/laptop/report.pdf)"
-    assert f"| {link} | laptop, 2 seeds | 1 | 1 | 2 | 0 | 0 | 1 |" in text
+    assert f"| {link} | laptop, 2 seeds | 1 | 0 | 2 | 0 | 0 | 1 |" in text
     for claim in read_results(root / "reports/published/paper1/laptop/results.json").claims:
         assert text.count(f"| `{claim.id}` |") == 1
 

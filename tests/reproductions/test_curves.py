@@ -46,6 +46,8 @@ sizes = [
 ]
 """
 
+MISSING = "Seeds that are not run, or diverged:"
+
 
 @dataclass(frozen=True)
 class Config:
@@ -126,7 +128,7 @@ def test_spent_budget_leaves_a_report_that_says_what_is_missing(scaling, tmp_pat
         reproduce_curve(paper(scaling), scaling, means(tmp_path / "out", 1e-9))
     assert "p9.scaling: about 4.8 core-hours are left" in capsys.readouterr().err
     (exhibit,) = read_results(tmp_path / "out" / "results.json").exhibits
-    assert exhibit.note.startswith("Sizes run: none; not run: 2 h (3), 4 h (3), 8 h (3).")
+    assert exhibit.note.startswith(f"{MISSING} 2 h (3), 4 h (3), 8 h (3).")
 
 
 def test_every_size_gets_a_seed_before_one_gets_its_second(scaling, tmp_path, monkeypatch):
@@ -147,11 +149,10 @@ def test_partial_curve_is_unclear_and_says_so(scaling, finished):
     assert curve is not None
     assert curve.missing == {"8": 1}
     assert [trend.word for trend in curve.trends] == ["unclear"]
-    assert "8 h (2 seeds); not run: 8 h (1)." in describe_progress(scaling, some)
+    assert describe_progress(scaling, some).startswith(f"{MISSING} 8 h (1).")
     assert estimate_core_hours(scaling, some) == pytest.approx(1.0)
     told = extrapolation.summarise(build_curve(scaling, some), "It")
-    assert "so far 2 h (3 of 3 seeds) and 4 h (3 of 3 seeds)" in told
-    assert "Not run yet: 8 h." in told
+    assert f". {MISSING} 8 h (1). Until all are" in told
 
 
 def test_curve_with_a_diverged_run_is_not_whole_and_says_so(scaling, finished):
@@ -162,7 +163,7 @@ def test_curve_with_a_diverged_run_is_not_whole_and_says_so(scaling, finished):
     assert exhibit.curve.missing == {"8": 1}
     assert [trend.word for trend in exhibit.curve.trends] == ["unclear"]
     assert [row.column for row in exhibit.rows] == [2.0, 4.0, 100.0]
-    assert "not run: 8 h (1). With 1 of the latter a run diverged." in exhibit.note
+    assert exhibit.note.startswith(f"{MISSING} 8 h (1).")
 
 
 def test_arms_on_different_corpora_are_no_pair(scaling, tmp_path):

@@ -30,16 +30,16 @@ def clear(subject: Subject, runs: Runs) -> Claim:
     return claim_of("p1.clear", "It is above 0.", "", "a mean", [values], ())
 
 
-@pytest.mark.parametrize(("scale", "after"), [("smoke", "unclear"), ("laptop", "holds")])
+@pytest.mark.parametrize(("scale", "after"), [("overnight", "unclear"), ("laptop", "holds")])
 def test_looks_count_at_their_scale_alone(tmp_path: Path, scale: str, after: str) -> None:
     subject = Subject(scale, load_corpus("parametric", scale="smoke", seed=11), 11, "cpu")
     seen = Paper(
         "paper1", "parametric", {"title": "A paper", "authors": "Its authors"},
-        {"smoke": 1, "laptop": 1}, no_runs, lambda subject: [], (),
-        (Maker("p1.clear", (), clear),), looks={"smoke": 2},
+        {"overnight": 1, "laptop": 1}, no_runs, lambda subject: [], (),
+        (Maker("p1.clear", (), clear),), looks={"overnight": 2},
     )  # fmt: skip
     request = Request(seeds=(11,), only=(), jobs=1, budget_s=None, out=tmp_path)
     results = reproduce(seen, subject, request)
     (judged,) = results.claims
     assert (judged.here, judged.corrected) == ("holds", after)
-    assert results.provenance.get(LOOKS, 1) == (2 if scale == "smoke" else 1)
+    assert results.provenance.get(LOOKS, 1) == (2 if scale == "overnight" else 1)
