@@ -173,15 +173,20 @@ def _ratios(plan: Allowances, number: int) -> np.ndarray:
         token_s=0.0,
         sync_s=0.0,
     )
-    generating_s = _simulate(plan, replace(rules, eta=0.0, publish="between"), number, machines)
+    alone = replace(rules, eta=0.0, rule="admission", publish="between")
+    generating_s = _simulate(plan, alone, number, machines)
     update_s = generating_s / plan.updates / shares.generation
     training = 1.0 - shares.generation - shares.copies
-    rules = replace(rules, train_s=training * update_s, sync_s=shares.copies * update_s)
-    whole_s = _simulate(plan, replace(rules, eta=0.0, publish="between"), number, machines)
+    seconds = {"train_s": training * update_s, "sync_s": shares.copies * update_s}
+    rules, alone = replace(rules, **seconds), replace(alone, **seconds)
+    whole_s = _simulate(plan, alone, number, machines)
     if machines > plan.generators:
         rules = replace(rules, train_s=rules.train_s * machines / (machines - plan.generators))
     publish = plan.publish[number % len(plan.publish)]
-    later = [replace(rules, eta=float(eta), publish=publish) for eta in plan.allowances]
+    later = [
+        replace(rules, eta=float(eta), room=min(rules.room, eta + 1), publish=publish)
+        for eta in plan.allowances
+    ]
     return np.array([_simulate(plan, rule, number, plan.generators) for rule in later]) / whole_s
 
 

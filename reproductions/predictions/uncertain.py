@@ -96,5 +96,8 @@ def with_values(
             raise UserError(
                 f"{where}: {figure.key}: {factor!r} is not a number, so it cannot be scaled"
             )
-        put(changed, figure.key, value * factor, where)
+        drawn = value * factor
+        if figure.law == "either" and drawn == int(drawn):  # of a key that takes whole numbers only
+            drawn = int(drawn)
+        put(changed, figure.key, drawn, where)
     return changed

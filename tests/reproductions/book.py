@@ -65,7 +65,10 @@ FALLING = (
 )  # fmt: skip
 SCANNED = ("run.sharing", *OVER, *ALL)
 """Figures of scanned machines, all of which are allowed."""
-PRINTED = [{"name": SCANNED[0], "low": 0.0, "high": 9.0}]
+PLAN = {
+    "printed": [{"name": SCANNED[0], "low": 0.0, "high": 9.0}],
+    "unprinted": [{"key": name} for name in SCANNED],
+}
 EPOCHS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
 
 
@@ -138,7 +141,7 @@ class Book:
             "start": {"targets": {"is": "ForcedAlignment"}},
             "folds": 9, "replicas": 10, "workers": 4, "size_bytes": 4.0,
             "schedule": {"rate": len(setting)}, "rate": len(setting),
-            "count": 2, "plan": {"printed": PRINTED, "unprinted": []},
+            "count": 2, "plan": PLAN,
         }  # fmt: skip
         rng = np.random.default_rng([seed, *setting.encode()])
         rows = list(self._rows(rng, setting in ERRORS))

@@ -77,9 +77,25 @@ def test_rollouts_of_unequal_lengths_wait_for_each_other_only_where_generators_d
     assert seconds["between"] < seconds["drain"] < 1000.0
 
 
-def test_the_published_prediction_has_a_row_for_each_allowance_of_its_plan():
-    planned = load_spec(Allowances, ROOT / "reproductions/predictions/rl.toml")
-    with (ROOT / "reports/published/predictions/rl.csv").open() as file:
+def test_equal_rollouts_of_a_window_that_is_bounded_by_the_allowance_are_not_thrown_away(plan):
+    admitted, bounded = (
+        list(predict_allowances(load_spec(Allowances, path), path))
+        for path in (plan(), plan(text=PLAN.replace("admission", "window")))
+    )
+    for row, other in zip(admitted, bounded, strict=True):
+        assert other.seconds == pytest.approx(row.seconds, rel=5e-3)
+
+
+def test_either_of_two_whole_numbers_is_drawn_as_one(plan):
+    drawn = '[[uncertain]]\nkey = "rollouts.slots"\nlaw = "either"\nlow = 2\nhigh = 64\n'
+    path = plan(drawn, PLAN.replace("draws = 1", "draws = 4"))
+    assert len(list(predict_allowances(load_spec(Allowances, path), path))) == 3
+
+
+@pytest.mark.parametrize("name", ["rl", "rl-mended"])
+def test_the_published_prediction_has_a_row_for_each_allowance_of_its_plan(name):
+    planned = load_spec(Allowances, ROOT / f"reproductions/predictions/{name}.toml")
+    with (ROOT / f"reports/published/predictions/{name}.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == COLUMNS
     assert [int(row["allowance"]) for row in rows] == list(planned.allowances)
