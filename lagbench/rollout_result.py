@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 from torch import nn
 
 from harness.base.errors import UserError
@@ -22,7 +21,6 @@ from harness.rollouts.executor import REWARD
 from harness.rollouts.policy import Weights
 from harness.rollouts.records import figures_of, load_record
 from harness.store import Run
-from harness.store.schema import MODEL
 
 FIGURES = {
     "staleness of tokens": "staleness_tokens",
@@ -131,7 +129,7 @@ class RolloutResult:
         task = self.config.task
         sizes = task.problems.vocabulary, task.problems.context
         policy = task.policy.make(*sizes, task.start.seed)
-        return Weights(policy).load(torch.as_tensor(load_file(runs[0].path(MODEL))["model"]))
+        return Weights(policy).load(torch.as_tensor(runs[0].model))
 
     def to_dict(self) -> dict[str, Any]:
         """Every figure's mean and interval as JSON values, and the hashes of the runs."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
 
 from harness.base.errors import UserError
 from harness.base.registry import load_plugins
@@ -21,7 +20,7 @@ from harness.experiment.run import run as execute
 from harness.experiment.run_file import load_run, restore
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Run, Store, folder_of_run
-from harness.store.schema import MODEL, TIMELINE
+from harness.store.schema import TIMELINE
 
 
 @dataclass(frozen=True)
@@ -87,13 +86,13 @@ def replay_run(folder: Path, say: Callable[[str], None], file: Path | None = Non
         UserError: no such run, its corpus or timeline is missing, or its code is not the file's.
     """
     run = load_finished_run(folder)
-    theirs = load_file(run.path(MODEL))["model"]
+    theirs = torch.as_tensor(run.model)
     folds = len(load_timeline(run.path(TIMELINE)).folds)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in a run: the last bits depend on the number of threads
     try:
         with TemporaryDirectory() as scratch:
-            ours = load_file(_replay_into(run, Store(scratch), say, file).path(MODEL))["model"]
+            ours = torch.as_tensor(_replay_into(run, Store(scratch), say, file).model)
     finally:
         torch.set_num_threads(threads)
     difference = (ours - theirs).abs().max().item()

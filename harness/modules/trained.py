@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
-from safetensors.torch import (
-    load_file,  # pyright: ignore[reportUnknownVariableType]
-)
-from torch import Tensor, nn
+from torch import nn
 
 from harness.base.errors import UserError
 from harness.modules.network import Parameters, trainable_parameters
 from harness.replay.replica_states import from_array
 from harness.store import Run
-from harness.store.schema import MODEL, STATE
+from harness.store.schema import STATE
 
 
 @torch.no_grad()
@@ -35,20 +33,20 @@ def load_into(module: nn.Module, run: Run, worker: int = 0) -> nn.Module:
     """
     if run.config.get("is") != "ModuleConfig":
         raise UserError(f"run: {run.config.get('is')} of {run.dir}; allowed: the run of a module")
-    layout, stored = Parameters.from_module(module), load_file(run.path(MODEL))["model"]
-    if layout.count != stored.numel():
-        mistake = f"{layout.count} trained parameters, the run has {stored.numel()}"
+    layout, stored = Parameters.from_module(module), run.model
+    if layout.count != len(stored):
+        mistake = f"{layout.count} trained parameters, the run has {len(stored)}"
         raise UserError(f"model: {mistake}; allowed: the module that was trained")
     trained = list(trainable_parameters(module).values())
-    model = from_array(stored.numpy(), trained[0])
+    model = from_array(stored, trained[0])
     for parameter, view in zip(trained, layout.views(model), strict=True):
         parameter.copy_(view)
     if (run.dir / STATE).exists():
-        _load_buffers(module, load_file(run.path(STATE)), worker)
+        _load_buffers(module, run.arrays(STATE), worker)
     return module
 
 
-def _load_buffers(module: nn.Module, stored: Mapping[str, Tensor], worker: int) -> None:
+def _load_buffers(module: nn.Module, stored: Mapping[str, np.ndarray], worker: int) -> None:
     """Copy buffers into a module.
 
     Raises:
@@ -61,7 +59,7 @@ def _load_buffers(module: nn.Module, stored: Mapping[str, Tensor], worker: int) 
         if not 0 <= worker < max(len(rows), 1) and len(rows) > 1:
             raise UserError(f"worker: {worker}; allowed: from 0 to {len(rows) - 1}")
         row = rows[worker if len(rows) > 1 else 0]
-        buffers[name].copy_(from_array(row.numpy(), buffers[name]))
+        buffers[name].copy_(from_array(np.asarray(row), buffers[name]))
 
 
 def describe_module(module: nn.Module) -> str:

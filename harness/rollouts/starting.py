@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 from torch import Tensor
 
 from harness.algorithms.descent import AdamW
@@ -33,9 +32,7 @@ def initial(config: StartConfig, store: Store, watch: Watch) -> Tensor:
     """
     if not config.start.steps:
         return Weights(_make(config)).vector
-    return torch.as_tensor(
-        load_file(begin(config, store.needing(MODEL), watch).path(MODEL))["model"]
-    )
+    return torch.as_tensor(begin(config, store.needing(MODEL), watch).model)
 
 
 def begin(config: StartConfig, store: Store, watch: Watch) -> Run:

@@ -22,8 +22,6 @@ from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
-from safetensors.numpy import load_file as numpy_load_file  # pyright: ignore[reportUnknownVariableType]
-from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
 from torch import Tensor
 
 from data_synth import load_corpus
@@ -67,6 +65,7 @@ from harness.speech.decoding import log_posteriors, references_of
 from harness.speech.evaluation import FrameEvaluator, log_prior
 from harness.speech.frames import Blocks, FramesOnDevice, MadeFrames, corpus_of, frames_of
 from harness.store import Run, RunWriter, Store
+from harness.store.files import load_arrays, read_bytes
 from harness.store.schema import MODEL, TARGETS
 from harness.tasks.order import Examples, Order, Shuffling
 
@@ -324,7 +323,7 @@ def final_model(run: Run) -> Tensor:
     Raises:
         UserError: the run has stored none.
     """
-    return load_file(run.path(MODEL))["model"]
+    return torch.as_tensor(run.model)
 
 
 def initial_parameters(
@@ -422,7 +421,9 @@ def load_corpus_with_targets(config: Experiment[Frames], store: Store, watch: Wa
 @lru_cache(maxsize=4)
 def _with_targets(corpus: Corpus, path: Path) -> Corpus:
     """Replace a corpus's targets; one object per process, since caches are keyed by the object."""
-    return replace(corpus, targets=numpy_load_file(path)["targets"], stored_fingerprint=None)
+    return replace(
+        corpus, targets=load_arrays(read_bytes(path))[0]["targets"], stored_fingerprint=None
+    )
 
 
 def align(config: ForcedAlignment, store: Store, watch: Watch) -> Run:

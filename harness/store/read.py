@@ -118,6 +118,16 @@ class Run:
         self._whole.add(name)
         return path
 
+    def arrays(self, name: str) -> dict[str, npt.NDArray[Any]]:
+        """Arrays of an attached file, by name; see `path`."""
+        arrays, _ = files.load_arrays(files.read_bytes(self.path(name)))
+        return {key: array.copy() for key, array in arrays.items()}
+
+    @property
+    def model(self) -> npt.NDArray[Any]:
+        """The final parameters ``[P]``; bfloat16 by its bits, see `harness.replay`."""
+        return self.arrays(schema.MODEL)["model"]
+
     def damaged(self) -> list[str]:
         """Names of a finished run's files that are missing or not as they were written.
 

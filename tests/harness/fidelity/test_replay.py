@@ -1,13 +1,11 @@
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from harness.fidelity import replay as replaying
 from harness.simulator import Timeline
 from harness.simulator.timeline_file import save_timeline
-from harness.store.schema import MODEL
 
 
 @pytest.mark.parametrize(("moved", "largest"), [(0.0, 0.0), (0.25, 0.25), (-0.5, 0.5)])
@@ -17,9 +15,8 @@ def test_a_replay_tells_the_largest_difference_whichever_way_it_is(
     runs = []
     for name, second in (("stored", 2.0), ("again", 2.0 + moved)):
         (tmp_path / name).mkdir()
-        save_file({"model": torch.tensor([1.0, second])}, tmp_path / name / MODEL)
-        folder = tmp_path / name
-        runs.append(SimpleNamespace(dir=folder, config={}, path=folder.joinpath))
+        folder, model = tmp_path / name, np.array([1.0, second], np.float32)
+        runs.append(SimpleNamespace(dir=folder, config={}, path=folder.joinpath, model=model))
     save_timeline(Timeline(), tmp_path / "stored" / replaying.TIMELINE)
     monkeypatch.setattr(replaying, "load_finished_run", lambda folder: runs[0])
     monkeypatch.setattr(replaying, "_replay_into", lambda run, store, say, file: runs[1])
