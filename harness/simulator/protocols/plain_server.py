@@ -32,15 +32,13 @@ from harness.simulator.events import (
 )
 from harness.simulator.laws import CONSTANT
 from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, STUCK, Limits
+from harness.simulator.protocols.record import Record, space, timeline
 from harness.simulator.protocols.state import rows_under_way
-from harness.simulator.timeline import SERVER, Contributions, Folds, Spans, Timeline
+from harness.simulator.timeline import Contributions, Timeline
 
 __all__ = ["PlainState", "advance", "contributions_in_flight", "start", "wake"]
 
 PARKED, ABOUT_TO_READ, UNDER_WAY = range(3)
-
-FETCH, COMPUTE, PUSH, FOLD = range(4)
-"""Span kinds, as in `timeline.KINDS`."""
 
 CLOCK = np.dtype(
     [
@@ -77,19 +75,6 @@ class PlainState(NamedTuple):
     readers: Any
 
 
-class Record(NamedTuple):
-    """[M] columns of folded contributions; the last three are empty without spans."""
-
-    folded_s: Any
-    worker: Any
-    read_version: Any
-    read_at_s: Any
-    first_step: Any
-    copy_s: Any
-    compute_s: Any
-    fold_start_s: Any
-
-
 def start(workers: int) -> PlainState:
     """All workers idle at time 0, version 0."""
     return PlainState(
@@ -104,68 +89,11 @@ def advance(
     state: PlainState, costs: Costs, limits: Limits, room: int, spans: bool
 ) -> tuple[int, Timeline]:
     """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`."""
-    # Columns have space for all workers beyond the folds: `close_segment` appends there.
-    start, spare = int(state.clock[0]["version"]), len(state.tasks)
-    record = _room_for(room + spare, room if spans else 0)
+    start, under_way = int(state.clock[0]["version"]), len(state.tasks)
+    record = space(room, under_way, shards=0, spans=spans, losses=False)
     reason = run(state, costs, limits, record, room)
-    count = int(state.clock[0]["version"]) - start
-    if count + spare < room // 2:  # views would keep mostly empty arrays alive
-        record = Record(*(column[: count + spare].copy() for column in record))
-    numbers = np.arange(start, start + count + spare, dtype=np.int64)[:count]
-    contributions = Contributions(
-        fold=numbers,
-        worker=record.worker[:count],
-        read_version=record.read_version[:count],
-        read_time_s=record.read_at_s[:count],
-        first_step=record.first_step[:count],
-        steps=np.ones(count + spare, np.int32)[:count],
-    )
-    return reason, Timeline(
-        folds=Folds(numbers, record.folded_s[:count]),
-        contributions=contributions,
-        spans=_spans(record, count, costs.latency_s) if spans else Spans(),
-    )
-
-
-def _room_for(folds: int, spans: int) -> Record:
-    """Columns for ``folds`` rows, and ``spans`` rows of costs."""
-    ints, floats = np.int64, np.float64
-    kinds = (floats, np.int32, ints, floats, ints)
-    return Record(*(np.empty(folds, kind) for kind in kinds), *(np.empty(spans) for _ in range(3)))
-
-
-def _spans(record: Record, folds: int, latency_s: float) -> Spans:
-    """Fetch, compute, push and fold of each contribution, without spans of no time."""
-    room = 4 * folds
-    worker, kind = np.empty(room, np.int32), np.empty(room, np.int32)
-    start_s, end_s = np.empty(room), np.empty(room)
-    busy = write_spans(record, folds, latency_s, worker, kind, start_s, end_s)
-    return Spans(worker[:busy], kind[:busy], start_s[:busy], end_s[:busy])
-
-
-@kernel
-def write_spans(
-    record: Record, folds: int, latency_s: float, worker: Any, kind: Any, start_s: Any, end_s: Any
-) -> int:
-    """Fill the columns of spans in the order of folds; returns their number."""
-    row = 0
-    for place in range(folds):
-        instant_s = record.read_at_s[place]
-        copy_s = record.copy_s[place]
-        for stage in range(4):
-            if stage in (FETCH, PUSH):
-                until_s = instant_s + copy_s + latency_s
-            elif stage == COMPUTE:
-                until_s = instant_s + record.compute_s[place]
-            else:
-                instant_s, until_s = record.fold_start_s[place], record.folded_s[place]
-            if until_s > instant_s:
-                worker[row] = SERVER if stage == FOLD else record.worker[place]
-                kind[row] = stage
-                start_s[row], end_s[row] = instant_s, until_s
-                row += 1
-            instant_s = until_s
-    return row
+    record.counts[0] = state.clock[0]["version"] - start
+    return reason, timeline(record, start, 1, under_way)
 
 
 def contributions_in_flight(state: PlainState) -> Contributions:
@@ -188,7 +116,7 @@ def wake(state: PlainState) -> None:
 def run(state: PlainState, costs: Costs, limits: Limits, record: Record, room: int) -> int:
     """Advance ``state`` until a limit is met or ``room`` rows are written; returns the reason."""
     clock, arrivals, tasks = state.clock[0], state.arrivals, state.tasks
-    rows, with_spans = 0, len(record.copy_s) > 0
+    rows, with_spans = 0, len(record.instants) > 0
     levels = levels_below_horizon(len(tasks))
     shortest_s = shortest_fold_s(state, costs)
     while clock.version < limits.version:
@@ -212,7 +140,7 @@ def run(state: PlainState, costs: Costs, limits: Limits, record: Record, room: i
                 return STUCK
             write_row(record, rows, worker, tasks[worker], end_s)
             if with_spans:
-                write_costs(record, rows, tasks[worker], start_s)
+                write_instants(record.instants[rows], tasks[worker], costs.latency_s, start_s)
             rows += 1
             clock.now_s = clock.folded_s = end_s
             clock.version += 1
@@ -262,7 +190,7 @@ def shortest_fold_s(state: PlainState, costs: Costs) -> float:
 @part
 def write_row(record: Record, row: int, worker: int, task: Any, end_s: float) -> None:
     """Write a folded contribution to the columns."""
-    record.folded_s[row] = end_s
+    record.fold_end_s[row] = end_s
     record.worker[row] = worker
     record.read_version[row] = task.read_version
     record.read_at_s[row] = task.read_at_s
@@ -270,11 +198,14 @@ def write_row(record: Record, row: int, worker: int, task: Any, end_s: float) ->
 
 
 @part
-def write_costs(record: Record, row: int, task: Any, start_s: float) -> None:
-    """Write a contribution's costs, from which spans are made, to the columns."""
-    record.copy_s[row] = task.copy_s
-    record.compute_s[row] = task.compute_s
-    record.fold_start_s[row] = start_s
+def write_instants(instants: Any, task: Any, latency_s: float, fold_start_s: float) -> None:
+    """Write the instants of a folded contribution, from which spans are made."""
+    instants.fetch_start_s = task.read_at_s
+    instants.fetch_end_s = task.read_at_s + task.copy_s + latency_s
+    instants.compute_end_s = instants.fetch_end_s + task.compute_s
+    instants.push_start_s = instants.compute_end_s
+    instants.push_end_s = instants.push_start_s + task.copy_s + latency_s
+    instants.fold_start_s = fold_start_s
 
 
 @kernel

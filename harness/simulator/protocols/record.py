@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.simulator.events import part
+from harness.simulator.events import kernel, part
 from harness.simulator.protocols.shards import PIECE
 from harness.simulator.protocols.state import SLOT
 from harness.simulator.timeline import (
@@ -21,6 +21,9 @@ from harness.simulator.timeline import (
 )
 
 __all__ = ["Record", "space", "timeline", "write_row"]
+
+FETCH, COMPUTE, PUSH, FOLD = range(4)
+"""Kinds of spans, as in `timeline.KINDS`."""
 
 SPANNED = np.dtype(
     [(name, np.float64) for name in ("fetch_start_s", "fetch_end_s", "compute_end_s")]
@@ -106,7 +109,7 @@ def timeline(record: Record, start: int, steps: int, under_way: int) -> Timeline
     return Timeline(
         folds=Folds(numbers, record.fold_end_s[:count]),
         contributions=_append_lost(rows, _rows(record.lost, np.arange(lost), LOST, steps)),
-        spans=_spans(record, pieces) if len(record.instants) else Spans(),
+        spans=_spans(record, count) if len(record.instants) else Spans(),
         restarts=Restarts(*(struck[name].copy() for name in RESTART.names or ())),
         pieces=_pieces(numbers, pieces),
     )
@@ -158,20 +161,38 @@ def _pieces(folds: Any, rows: Any) -> Pieces:
     )
 
 
-def _spans(record: Record, pieces: Any) -> Spans:
+def _spans(record: Record, folds: int) -> Spans:
     """Fetch, compute, push of each contribution and folds of its pieces, if they take time."""
-    folds, count = pieces.shape
-    rows, in_shards = record.instants[:folds], count > 0
-    count = max(count, 1)
-    fold_start_s = pieces["start_s"] if in_shards else rows["fold_start_s"][:, None]
-    fold_end_s = pieces["end_s"] if in_shards else record.fold_end_s[:folds, None]
-    starts = (rows[name] for name in ("fetch_start_s", "fetch_end_s", "push_start_s"))
-    ends = (rows[name] for name in ("fetch_end_s", "compute_end_s", "push_end_s"))
-    start_s = np.column_stack([*starts, fold_start_s]).reshape(-1)
-    end_s = np.column_stack([*ends, fold_end_s]).reshape(-1)
-    worker = np.empty((folds, 3 + count), np.int32)
-    worker[:, :3] = record.worker[:folds, None]
-    worker[:, 3:] = SERVER - np.arange(count)
-    kind = np.tile(np.array([0, 1, 2, *[3] * count], np.int32), folds)
-    busy = end_s > start_s
-    return Spans(worker.reshape(-1)[busy], kind[busy], start_s[busy], end_s[busy])
+    room = folds * (3 + max(record.pieces.shape[1], 1))
+    worker, kind = np.empty(room, np.int32), np.empty(room, np.int32)
+    start_s, end_s = np.empty(room), np.empty(room)
+    busy = write_spans(record, folds, worker, kind, start_s, end_s)
+    return Spans(worker[:busy], kind[:busy], start_s[:busy], end_s[:busy])
+
+
+@kernel
+def write_spans(
+    record: Record, folds: int, worker: Any, kind: Any, start_s: Any, end_s: Any
+) -> int:
+    """Fill the columns of spans in the order of folds; returns their number."""
+    row, shards = 0, record.pieces.shape[1]
+    for fold in range(folds):
+        instants = record.instants[fold]
+        for stage in range(3 + max(shards, 1)):
+            if stage == FETCH:
+                begins_s, ends_s = instants.fetch_start_s, instants.fetch_end_s
+            elif stage == COMPUTE:
+                begins_s, ends_s = instants.fetch_end_s, instants.compute_end_s
+            elif stage == PUSH:
+                begins_s, ends_s = instants.push_start_s, instants.push_end_s
+            elif shards == 0:
+                begins_s, ends_s = instants.fold_start_s, record.fold_end_s[fold]
+            else:
+                piece = record.pieces[fold, stage - FOLD]
+                begins_s, ends_s = piece.start_s, piece.end_s
+            if ends_s > begins_s:
+                worker[row] = record.worker[fold] if stage < FOLD else SERVER - (stage - FOLD)
+                kind[row] = min(stage, FOLD)
+                start_s[row], end_s[row] = begins_s, ends_s
+                row += 1
+    return row
