@@ -150,14 +150,14 @@ def points(axes: Axes, exhibit: Exhibit) -> None:
     Scales and ticks are those of `curves`.
     """
     for index, (label, rows) in enumerate(group_by_label(exhibit.rows).items()):
-        look = style.look_of(index) | {"linestyle": "", "ms": 3.5, "alpha": 0.7}
+        look: dict[str, Any] = {**style.look_of(index), "linestyle": "", "ms": 3.5, "alpha": 0.7}
         axes.plot(_xs(exhibit, rows), _numbers([row.measured for row in rows]), label=label, **look)
     _scales(axes, exhibit)
-    lines = {"x": (axes.axvline, axes.axvspan), "y": (axes.axhline, axes.axhspan)}
+    lines: dict[str, Any] = {"x": axes.axvline, "y": axes.axhline}
+    bands: dict[str, Any] = {"x": axes.axvspan, "y": axes.axhspan}
     for axis, (value, low, high) in exhibit.draw.get("strips", {}).items():
-        draw_line, draw_band = lines[axis]
-        draw_band(low, high, color=MUTED, alpha=0.16, lw=0, zorder=0)
-        draw_line(value, color=INK, lw=1.0, ls="--", zorder=1)
+        bands[axis](low, high, color=MUTED, alpha=0.16, lw=0, zorder=0)
+        lines[axis](value, color=INK, lw=1.0, ls="--", zorder=1)
 
 
 def group_by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:

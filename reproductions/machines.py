@@ -11,20 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.judge.claims import Rule
 from harness.judge.interval import Interval
 from harness.judge.parts import Quantity
 from harness.judge.results import Row
-from harness.judge.statistics import Array
 from harness.store import Run
 
 
-def is_allowed(run: Run, *without: str) -> Array:
+def is_allowed(run: Run, *without: str) -> NDArray[np.bool_]:
     """[M] whether each machine of a scan agrees with every printed timing, but for some of them."""
     bands = [(band, run.curve(band["name"])[1]) for band in run.config["plan"]["printed"]]
     agreed = [(b["name"] in without) | ((b["low"] <= x) & (x <= b["high"])) for b, x in bands]
-    return np.all(agreed, axis=0)
+    every: NDArray[np.bool_] = np.logical_and.reduce(agreed)
+    return every
 
 
 def judge_machines(

@@ -16,7 +16,8 @@ REPLICAS, STEPS = 50, 240
 
 def time_machine(cluster: Cluster, run: Figures) -> Figures:
     """The printed timings on a machine: an MMI step over a CE step, and ages at fifty replicas."""
-    mmi = Sequence(slots=PAPER["minibatch"], **run)
+    spread, kept, cost = (run[name] for name in ("frames_cv", "kept", "decode_cost"))
+    mmi = Sequence(PAPER["minibatch"], frames_cv=spread, kept=kept, decode_cost=cost)
     job, ce_job = (Workload.of_network(LAYERS, PAPER[n]) for n in ("minibatch", "minibatch_ce"))
     timeline = simulate(cluster, mmi, job, REPLICAS, STEPS)
     # Neither of the start nor of the end, where only short utterances are folded yet.
