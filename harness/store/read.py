@@ -268,12 +268,13 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read one JSON object.
 
     Raises:
-        Damaged: the file is missing, or does not hold an object.
+        Damaged: the file is missing, or does not hold an object, or one that is nested too deep.
         UserError: the machine refuses to read it.
     """
     content = files.read_bytes(path, schema.MOST_BYTES)
     try:
         value = json.loads(content)
+        schema.check_values(value)
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{path}: cannot be read as JSON ({error})") from None
     if not isinstance(value, dict):

@@ -37,8 +37,9 @@ Outcome = Literal["done", "diverged", "failed"]
 Status = Literal["done", "diverged", "failed", "unfinished", "damaged"]
 
 
-MOST_BYTES, MOST_LETTERS = 2**26, 200
-"""Most bytes of a JSON file, and letters of an attached file's name."""
+MOST_BYTES, MOST_LEVELS, MOST_DIGITS, MOST_LETTERS = 2**26, 50, 64, 200
+"""Most bytes of a JSON file, levels of nesting in it, binary digits of its whole numbers, and
+letters of an attached file's name."""
 
 MOMENT = {UNDER: dict, UNREAD: list, "wall_s": float | int, "processor_s": float | int}
 """Types of those values of a provenance that commands use, if they are there."""
@@ -48,6 +49,22 @@ def is_file_name(name: str) -> bool:
     """Whether an attached file may have a name: one of this folder, that is not the store's own."""
     is_plain = name.isascii() and name.isprintable() and len(name) <= MOST_LETTERS
     return is_plain and not name.startswith(".") and "/" not in name and name not in RESERVED
+
+
+def check_values(value: object, levels: int = MOST_LEVELS) -> None:
+    """Check that JSON is neither nested so deep nor has such numbers that using it fails.
+
+    Raises:
+        ValueError: it is, or has.
+    """
+    if isinstance(value, int) and value.bit_length() > MOST_DIGITS:
+        raise ValueError(f"a number of more than {MOST_DIGITS} binary digits")
+    if isinstance(value, dict | list):
+        if not levels:
+            raise ValueError(f"nested deeper than {MOST_LEVELS} levels")
+        items = cast("dict[str, object] | list[object]", value)
+        for item in items.values() if isinstance(items, dict) else items:
+            check_values(item, levels - 1)
 
 
 def check_record(record: Mapping[str, Any]) -> None:
