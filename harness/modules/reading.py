@@ -242,7 +242,8 @@ def _stack(examples: Sequence[Arrays], what: str) -> Arrays:
     try:
         x, y = (join(torch.stack, [getattr(each, name) for each in examples]) for name in "xy")
     except RuntimeError as error:
-        raise UserError(f"{what}: examples of unequal shape; allowed: all of one shape") from error
+        allowed = "all of one shape, e.g. padded to the longest"
+        raise UserError(f"{what}: examples of unequal shape; allowed: {allowed}") from error
     return Arrays(x, y)
 
 

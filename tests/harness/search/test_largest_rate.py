@@ -31,7 +31,7 @@ def test_beyond_the_ends_nothing_is_known(sequence):
 
 
 def test_every_rate_is_a_run_and_the_summary_tells_of_the_largest_stable_one(sequence, finished):
-    found = execute(LargestRateConfig(sequence(test=False), 1e-3, 1e3, 2), finished, silent)
+    found = execute(LargestRateConfig(sequence(tested="never"), 1e-3, 1e3, 2), finished, silent)
     assert found.summary["stable"] < found.summary["diverged"]
     rates = {run.config["rate"]: run for run in finished.runs() if run.config.get("test") is False}
     assert rates[found.summary["stable"]].status == "done"
