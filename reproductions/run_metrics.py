@@ -121,18 +121,9 @@ def _stack_rows(rows: Sequence[np.ndarray]) -> np.ndarray:
     return np.stack([np.pad(row, (0, longest - len(row))) for row in rows])
 
 
-AS_FAR = "A curve ends where the first seed ended; some seeds trained longer."
-"""Note on curves of seeds that each end by a rule."""
-
-
 @unless_missing(NO_ROWS)
 def curve_rows(
-    label: str,
-    runs: Sequence[Run],
-    name: str,
-    scale: float = 1.0,
-    passes: float = 1.0,
-    hours: float | None = None,
+    label: str, runs: Sequence[Run], name: str, scale: float = 1.0, passes: float = 1.0
 ) -> tuple[Row, ...]:
     """A metric's mean over seeds against epochs, at the epochs that every seed reached.
 
@@ -145,17 +136,12 @@ def curve_rows(
         name: the metric.
         scale: multiplies the metric, e.g. 100 for percent.
         passes: passes over the training set in one epoch of the figure.
-        hours: draw against time instead: hours in one simulated second. The time of an
-            epoch is its mean over seeds.
     """
-    times = [dict(zip(*run.curve(name)[::2], strict=True)) for run in runs]
     readings = [dict(zip(*run.curve(name)[:2], strict=True)) for run in runs]
     rows: list[Row] = []
     reached = [set(reading) for reading in readings]
     for epoch in sorted(reached[0].intersection(*reached) - {0.0}):
         mean = mean_ci([scale * r[epoch] for r in readings])
         x = round(float(epoch) / passes, 6)
-        if hours is not None:
-            x = round(hours * float(np.mean([t[epoch] for t in times])), 6)
         rows.append(Row.from_interval(label, x, None, mean, hashes(runs)))
     return tuple(rows)

@@ -93,9 +93,9 @@ def build_curve(scaling: Scaling, finished: Finished) -> Exhibit:
 
 
 def build_exhibits(scaling: Scaling, finished: Finished) -> list[Exhibit]:
-    """The exhibit of a curve, and the further ones that its runs make."""
+    """The exhibit of a curve, and the further ones that its runs make; without laws, only these."""
     further = [make(finished) for make in scaling.further.values()]
-    return [build_curve(scaling, finished), *further]
+    return [build_curve(scaling, finished), *further] if scaling.entries["laws"] else further
 
 
 def exhibit_ids(scaling: Scaling) -> set[str]:

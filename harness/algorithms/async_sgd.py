@@ -93,11 +93,15 @@ class AveragedSgd(Algorithm):
     iterates averaged so far (the running average counts as the first):
     ``average <- average + (theta - average) / (n + 1)``.
 
+    A second average can span the last share s of all iterates, softly: polynomial decay (Shamir and
+    Zhang 2013), ``window <- window + (theta - window) / (s (n - 1) + 1)`` at iterate n.
+
     Args:
         descent: the algorithm that moves theta.
         eta: the running average's rate; 0.01 throughout paper 1.
         considers: number of decisions about the switch per pass. The earlier the switch, the more
             early iterates stay in the average for good; the paper does not give this number.
+        window: s, the share of the iterates that the second average spans; 0 for none.
     """
 
     remembers: ClassVar[bool] = False
@@ -105,12 +109,15 @@ class AveragedSgd(Algorithm):
     descent: AsyncSgd = field(default_factory=AsyncSgd)
     eta: float = 0.01
     considers: int = 10  # pyright: ignore[reportIncompatibleVariableOverride]
+    window: float = setting(0.0, at_least=0.0, at_most=1.0)
 
     def start(self, model: Tensor) -> Server:
         """A server with iterate and average both copies of ``model [P]``, before the switch."""
         server = self.descent.start(model)
         server.vectors["average"] = model.clone()
         server.numbers["averaged"] = 0.0
+        if self.window:
+            server.vectors["window"] = model.clone()
         return server
 
     def contribute(self, work: LocalWork) -> Tensor:
@@ -118,9 +125,12 @@ class AveragedSgd(Algorithm):
         return self.descent.contribute(work)
 
     def fold(self, server: Server, fold: Fold) -> None:
-        """Move theta, then update the average."""
+        """Move theta, then update the averages."""
         self.descent.fold(server, fold)
         server.vectors["average"].lerp_(server.model, self._weight(server))
+        if self.window:
+            weight = 1.0 / (self.window * (server.version - 1) + 1.0)
+            server.vectors["window"].lerp_(server.model, weight)
 
     def _weight(self, server: Server) -> float:
         """The next iterate's weight in the average; after the switch this counts the iterate."""

@@ -170,6 +170,7 @@ class Search(Schedule):
         clear: relative fall of the loss below the last rate's that counts as clear.
         whole_trials: whether a last chunk that is shorter than a trial keeps the last rate. Its few
             utterances are memorised fastest at a rate that ruins the model.
+        rises: whether rates above the last one are tried, too. Without, the rate only falls.
     """
 
     rate: float = setting(0.008, above=0.0)
@@ -179,6 +180,7 @@ class Search(Schedule):
     least_minibatches: int = setting(42, at_least=1)
     clear: float = setting(0.03, at_least=0.0)
     whole_trials: bool = setting(False)
+    rises: bool = setting(True)
 
     def trial_steps(self, chunk_steps: int) -> int:
         """Minibatches of a trial: ``sample`` of a chunk, at least ``least_minibatches``."""
@@ -195,7 +197,8 @@ class Search(Schedule):
 
     def ladder(self, rate: float) -> list[float]:
         """The learning rates to try, the last one first."""
-        powers = [p for k in range(1, self.rungs + 1) for p in (k, -k)]
+        signs = (1, -1) if self.rises else (-1,)
+        powers = [sign * k for k in range(1, self.rungs + 1) for sign in signs]
         return [rate, *(rate * self.factor**p for p in powers)]
 
     def choose(self, ladder: Sequence[float], losses: Sequence[float]) -> float:

@@ -15,7 +15,7 @@ from reproductions.paper1_async_asgd.experiments import (
     experiments,
 )
 from reproductions.paper1_async_asgd.machines import scan_machines
-from reproductions.paper1_async_asgd.scaling import SCALING
+from reproductions.paper1_async_asgd.regime import SCALING
 from reproductions.paper1_async_asgd.tuning import TUNING, tuning_configs
 
 
@@ -30,7 +30,6 @@ PAPER = Paper(
     corpus="mandarin-like",
     reference={name: REPORTED["paper"][name] for name in ("title", "authors")},
     seeds={scale: preset.seeds for scale, preset in PRESETS.items()},
-    looks={"overnight": 2},  # at nine seeds, and at fifteen: README
     experiments=_experiments,
     differences=differences,
     exhibits=(*EXHIBITS, *TUNING),

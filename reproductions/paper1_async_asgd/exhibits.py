@@ -1,10 +1,11 @@
 """Paper 1's figures and tables, and exhibits beyond it, from finished runs.
 
-Beyond the paper are time to a target, and the servers that the paper's hours allow.
+Beyond the paper are the servers that its hours allow.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,22 +24,20 @@ from reproductions.paper1_async_asgd.experiments import (
     OF_CHARACTERS,
     PRESETS,
     REPORTED,
-    VARIANTS,
     chunk_name,
     hours_factor,
 )
 from reproductions.run_metrics import (
-    AS_FAR,
     curve_rows,
     errors_of_utterances,
     hashes,
     lengths_of_utterances,
     summary_value,
     time_at_epoch,
-    value_at_epoch,
 )
 
 DEV_AVERAGE, DEV_ITERATE = "dev_frame_error/average", "dev_frame_error/iterate"
+DEV_WINDOW = "dev_frame_error/window"
 
 LABELS = {
     "hand": "ASGD-hand",
@@ -50,6 +49,10 @@ LABELS = {
 
 
 THREE = ("hand", "adapt", "search")
+FALLING = ("hand", "search")
+"""The schedules whose rate falls within the pass."""
+MOST_LEFT = 0.25
+"""Largest share of a rate that is left at the end of the pass, where it has fallen."""
 BOTH = ("one_pass", "multi_pass")
 EXHIBITS = Exhibits()
 
@@ -146,7 +149,7 @@ def table3(subject: Subject, runs: Runs) -> Content:
     BOTH,
     ("epochs through the training set", "frame error (%)"),
     "Figure 3",
-    f"The paper's curves survive only as text. {AS_FAR}",
+    "The paper's curves survive only as text. A curve ends where the first seed ended.",
     {"as": "curves", "against": LABELS["multi_pass"]},
 )
 def fig3(subject: Subject, runs: Runs) -> Content:
@@ -177,14 +180,19 @@ def training_seconds(runs: Runs) -> dict[str, list[float]]:
     }
 
 
+def model_of(method: str) -> str:
+    """A model of a run of one pass: itself by name, the average if a method is named."""
+    return method if method in ("iterate", "window") else "average"
+
+
 def final_errors(name: str, test: str, runs: Sequence[Run]) -> np.ndarray:
-    """Word errors ``[S, U]`` of a method's deployed model.
+    """Word errors ``[S, U]`` of a method's model: the deployed one, or one that is named.
 
     It is the baseline's last iterate, or the average after one pass.
     """
     if name == "multi_pass":
         return errors_of_utterances(runs, lambda r: f"{test}/iterate/{r.summary['passes'] - 1}")
-    return errors_of_utterances(runs, f"{test}/average/0")
+    return errors_of_utterances(runs, f"{test}/{model_of(name)}/0")
 
 
 @unless_missing(UNKNOWN)
@@ -192,32 +200,12 @@ def _rate(method: str, test: str, runs: Sequence[Run]) -> Interval:
     return rate_ci(final_errors(method, test, runs), lengths_of_utterances(runs, test))
 
 
-@EXHIBITS.figure(
-    "p1.time-to-target",
-    "Frame error on the development set against time on the simulated server",
-    BOTH,
-    ("simulated time for 500 h of speech (h)", "frame error (%)"),
-    note=AS_FAR,
-)
-def time_to_target(subject: Subject, runs: Runs) -> Content:
-    """Development frame error against simulated hours, for both methods."""
-    hours, base = hours_factor(subject), "multi_pass"
-    yield from curve_rows(LABELS[base], runs[base], DEV_ITERATE, 100.0, hours=hours)
-    yield from curve_rows("asynchronous ASGD", runs["one_pass"], DEV_AVERAGE, 100.0, hours=hours)
-
-
-@EXHIBITS.table(
-    "p1.sensitivity",
-    "Development frame error (%) after one pass, one choice changed at a time",
-    ("one_pass", *VARIANTS),
-    smoke=False,
-)
-def sensitivity(subject: Subject, runs: Runs) -> Content:
-    """Development frame error after one pass with one default changed at a time."""
-    for name in ("one_pass", *VARIANTS):
-        mean = mean_ci([100.0 * value_at_epoch(run, DEV_AVERAGE, 1.0) for run in runs[name]])
-        label = "as reported (search)" if name == "one_pass" else name
-        yield Row.from_interval(label, "frame error (%)", None, mean, hashes(runs[name]))
+@unless_missing(math.nan)
+def rate_left(run: Run) -> float:
+    """The rate at the end of the first pass over the largest one in it."""
+    epochs, rates, _ = run.curve("rate")
+    within = rates[epochs <= 1.0 + 1e-9]
+    return float(within[-1] / within.max())
 
 
 OVER = ("over one worker", "over one bare card")

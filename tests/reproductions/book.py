@@ -30,7 +30,8 @@ SUBJECTS: dict[str, Any] = {
     paper: SimpleNamespace(
         scale="laptop",
         corpus=SimpleNamespace(
-            name=corpus, tests=tests, split=lambda _: range(9), frames_of=lambda _: 9e4, lm_text=()
+            **{"name": corpus, "tests": tests, "lm_text": (), "split": lambda _: range(9)},
+            **{"frames_of": lambda _: 9e4, "layers": lambda hidden: (429, *hidden, 355)},
         ),
         device="cpu",
     )
@@ -170,6 +171,8 @@ class Book:
                 value = 1.0 + size * (0.2 ** (1 + epoch))
                 value = -value if name == "held_out_criterion" else value
                 yield logged(name, value, 1, epoch, time_s=epoch * rng.uniform(9, 10))
+                if name == "dev_frame_error/average":
+                    yield logged("dev_frame_error/window", value - 0.01 * epoch, 1, epoch)
         for epoch in EPOCHS:
             yield logged("rate", 0.008 / (1 + 9 * epoch), 1, epoch)
         yield logged("switch", 1.0, 9, 1.5 if other else 0.5, time_s=1.0)
@@ -199,6 +202,7 @@ class Book:
                 for stage in range(PASSES + 1):
                     low, high = ERRORS.get(how, (1, 4))
                     yield f"{test}/{candidate}/{stage}", rng.integers(low, high, UTTERANCES)
+            yield f"{test}/window/0", np.full(UTTERANCES, 2)
 
 
 def decided(claim: Claim) -> Here:

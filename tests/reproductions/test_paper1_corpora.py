@@ -23,7 +23,7 @@ from tests.reproductions.by_hand import RunsByHand
 from tests.stand_in import utterances
 
 UTTERANCES = 50
-SETTINGS = ("one_pass", "multi_pass", "multi_pass_half", *map(chunk_name, CHUNK_HOURS[1:]))
+SETTINGS = ("one_pass", "multi_pass", "one_pass_hand", *map(chunk_name, CHUNK_HOURS[1:]))
 
 
 def corpus_of(name: str, tests: tuple[str, ...], test_speaker: str) -> Corpus:
@@ -46,12 +46,12 @@ def runs(tmp_path: Path) -> dict[str, list[Run]]:
     """Two seeds of every setting on a corpus whose only test set is ``test``."""
     book, made = RunsByHand(tmp_path, UTTERANCES), {}
     for number, name in enumerate(SETTINGS):
-        model = "iterate" if name.startswith("multi_pass") else "average"
+        models = ("iterate",) if name == "multi_pass" else ("average", "iterate", "window")
         made[name] = []
         for seed in range(2):
             wrong = 5 + number + seed
-            rows = [(f"test_frame_error/{model}", wrong / UTTERANCES / 2, 1.0, 1.0)]
-            rates = {f"test/{model}/0": (wrong - 0.5) / UTTERANCES}
+            rows = [(f"test_frame_error/{m}", wrong / UTTERANCES / 2, 1.0, 1.0) for m in models]
+            rates = {f"test/{model}/0": (wrong - 0.5) / UTTERANCES for model in models}
             losses = {"dev_loss/iterate": 1.5, "train_loss": 1.2 + 0.1 * seed}
             summary = {"passes": 1, "stopped": 1, **losses}
             made[name].append(book.finish(summary, rows, rates, turns=1))

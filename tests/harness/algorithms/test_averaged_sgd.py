@@ -63,3 +63,15 @@ def test_the_switch_waits_until_the_average_is_strictly_better_and_happens_once(
     assert not algorithm.consider(server, {"iterate": 0.3, "average": 0.3})
     assert algorithm.consider(server, {"iterate": 0.3, "average": 0.29})
     assert not algorithm.consider(server, {"iterate": 0.3, "average": 0.1})
+
+
+def test_the_window_spans_the_last_share_of_the_iterates_by_polynomial_decay():
+    """With a half, iterate i of n has the weight i; with all of them every one the same."""
+    for share, weights in ((0.5, [1, 2, 3, 4, 5]), (1.0, [1, 1, 1, 1, 1])):
+        algorithm, naive = AveragedSgd(window=share), 0.0
+        server = start(algorithm, 7.0)
+        for weight, value in zip(weights, (-2.0, 4.0, 6.0, -8.0, 1.0), strict=True):
+            fold(algorithm, server, [value])
+            naive += weight * server.model.item() / sum(weights)
+        assert abs(server.vectors["window"].item() - naive) < 1e-15
+    assert "window" not in start(AveragedSgd()).vectors

@@ -66,6 +66,7 @@ def test_search_leaves_a_rate_that_diverges_in_its_trial():
 
 def test_search_tries_the_last_rate_and_rungs_on_both_sides():
     assert Search(factor=2.0, rungs=2).ladder(1.0) == [1.0, 2.0, 0.5, 4.0, 0.25]
+    assert Search(factor=2.0, rungs=2, rises=False).ladder(1.0) == [1.0, 0.5, 0.25]
 
 
 def test_halving_begins_with_small_gains_and_stops_on_smaller_ones():
