@@ -369,7 +369,7 @@ def _judge_tolerances(
 
 def _rate_precondition(runs: Runs) -> Precondition:
     """The paper's rate is the largest that converges, and T* falls steeply with the rate."""
-    swept = [float(run.config["rate"]) for run in runs[fetch_name("all", 0)]]
+    swept = [float(run.config["schedule"]["rate"]) for run in runs[fetch_name("all", 0)]]
     stable = [largest_stable(run)[0] for run in runs[MANY]]
     return CONDITIONS.measure("largest-rate", ratio_ci(swept, stable))
 

@@ -284,7 +284,7 @@ def _epoch_rows(label: str, runs: Sequence[Run], name: str, scale: float) -> tup
 def _slots(run: Run) -> list[list[tuple[int, int]]]:
     """For each slot of worker 0: (step, utterance) of its first minibatches."""
     decodes = load_timeline(run.path("timeline.parquet")).decodes
-    lanes: list[list[tuple[int, int]]] = [[] for _ in range(run.config["slots"])]
+    lanes: list[list[tuple[int, int]]] = [[] for _ in range(run.config["protocol"]["slots"])]
     for i in np.flatnonzero((decodes.worker == 0) & (decodes.first_step < DRAWN_STEPS)).tolist():
         start = int(decodes.first_step[i])
         until = min(start + int(decodes.steps[i]), DRAWN_STEPS)

@@ -224,7 +224,7 @@ def time_to_own_gain(run: Run, share: float = REACHED) -> float:
 def share_in_slots(run: Run) -> float:
     """The share of the training utterances that are in the replicas' slots at once."""
     config = run.config
-    utterances = config["replicas"] * config["slots"]
+    utterances = config["workers"] * config["protocol"]["slots"]
     return utterances * config["passes"] / run.summary["utterances"]
 
 

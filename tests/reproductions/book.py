@@ -137,9 +137,9 @@ class Book:
 
     def _run(self, setting: str, seed: int, status: Any) -> Run:
         config = {
-            "setting": setting, "seed": seed, "status": status, "passes": PASSES, "slots": 8,
-            "fetch_s": 60.0, "stages": [{"share": 1.0}], "training": {"seed": seed, "slots": 8},
-            "start": {"targets": {"is": "ForcedAlignment"}},
+            "setting": setting, "seed": seed, "status": status, "passes": PASSES,
+            "protocol": {"slots": 8, "fetch_s": 60.0}, "stages": [{"share": 1.0}],
+            "training": {"seed": seed}, "start": {"targets": {"is": "ForcedAlignment"}},
             "folds": 9, "replicas": 10, "workers": 4, "size_bytes": 4.0,
             "schedule": {"rate": len(setting)}, "rate": len(setting),
             "count": 2, "plan": PLAN,

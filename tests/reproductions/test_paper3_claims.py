@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.algorithms.schedules import Constant
 from harness.store import Run
 from harness.store.schema import Outcome
 from reproductions.paper import Subject
@@ -71,8 +72,8 @@ class Book(RunsByHand):
             metrics: further metrics, read at the end.
         """
         start = {"targets": {"is": "ForcedAlignment"}} if forced else {}
-        config = {"passes": 1, "slots": 8, "replicas": 50, "fetch_s": 60.0, "seed": 0}
-        config |= {"rate": RATE, "start": start}
+        config = {"passes": 1, "workers": 50, "seed": 0, "start": start}
+        config |= {"protocol": {"slots": 8, "fetch_s": 60.0}, "schedule": {"rate": RATE}}
         epochs = np.linspace(0.0, 1.0, len(criterion)).tolist()
         rows = [
             (quantities.CRITERION, value, epoch, pass_s * epoch)
@@ -445,15 +446,15 @@ def test_what_sweeps_and_searches_compare_has_one_rate_from_start_to_end(scale):
     found = of_scale(scale)
     swept = [c for name, c in found.items() if name in beyond.SWEPT]
     sought = [c.training for name, c in found.items() if "law" in name or "largest" in name]
-    assert all(config.plateau is None for config in (*swept, *sought))
-    assert (found["ten"].plateau is None) == (PRESETS[scale].passes == 1)
+    assert all(isinstance(config.schedule, Constant) for config in (*swept, *sought))
+    assert isinstance(found["ten"].schedule, Constant) == (PRESETS[scale].passes == 1)
 
 
 def test_overnight_meets_what_claims_presume_of_its_design():
     preset, found = PRESETS["overnight"], of_scale("overnight")
     assert 50 * preset.slots / 10_000 <= claims.CONDITIONS.named["in-slots"].rule.high
     assert preset.passes * preset.evaluations >= 16
-    assert found["ten"].start.task.targets is not None
+    assert found["ten"].task.start.task.targets is not None
 
 
 def test_a_large_loop_of_words_is_searched_and_a_small_one_summed():
