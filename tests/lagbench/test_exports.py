@@ -12,7 +12,8 @@ from lagbench import cluster
 
 
 def test_every_class_of_the_catalogue_and_every_base_is_there():
-    names = [*catalogue.__all__, "Gradients", "PlainFolds", "Schedule", "TimingProtocol"]
+    ours = [name for name, kind in vars(catalogue).items() if isinstance(kind, type)]
+    names = [*ours, "Gradients", "PlainFolds", "Schedule", "TimingProtocol"]
     assert [name for name in names if not hasattr(lagbench, name)] == []
 
 

@@ -50,10 +50,11 @@ def test_a_result_keeps_its_call_for_its_report(tmp_path):
     call = "lagbench.compare(model, loss, data, workers=[1, 4]) in mine.py"
     table = searched()
     table.rows[0].cell.runs[0].config["seed"] = 0
-    written = Result(table, lambda seed: nn.Linear(2, 1), call=call).report(tmp_path)
+    result = Result(table, lambda seed: nn.Linear(2, 1), lambda seed: "a model", call=call)
+    written = result.report(tmp_path)
     told = json.loads(next(p for p in written if p.suffix == ".json").read_text(encoding="utf-8"))
     assert told["provenance"]["command"] == call
-    assert "Linear with 3 trained parameters" in (tmp_path / "index.html").read_text("utf-8")
+    assert "a model" in (tmp_path / "index.html").read_text("utf-8")
 
 
 def test_a_call_is_told_with_its_short_values_and_its_program(monkeypatch):
@@ -105,7 +106,7 @@ def test_a_time_that_not_every_seed_has_is_not_drawn():
 
 def test_a_result_is_plain_values_for_a_data_frame_and_html_in_a_notebook():
     table = replace(table_of(), impossible=[Impossible("averaging:10", 8, "workers: 8 & more")])
-    result = Result(table, nn.Linear(1, 1))
+    result = Result(table, nn.Linear(1, 1), str)
     found = result.to_dict()
 
     assert json.loads(json.dumps(found, allow_nan=False)) == found

@@ -1,5 +1,6 @@
 """A run that diverges: the report appears, and the question decides whether that is a failure."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,12 @@ from data_synth import load_corpus
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant
 from harness.experiment.experiment import Experiment, Stage
-from harness.judge.builders import Maker, Runs, failures
-from harness.judge.results import Exhibit, Row, read_results
+from harness.judge.builders import Runs, failures
+from harness.judge.results import Row, read_results
 from harness.simulator import load_cluster
 from harness.speech.task import Frames
 from harness.store import Store, files
+from reproductions.makers import Exhibits
 from reproductions.paper import Paper, Subject
 from reproductions.reproduce import Request, reproduce
 from tests.experiments import experiment
@@ -33,10 +35,10 @@ def wild(subject: Subject, seed: int) -> dict[str, Experiment[Frames]]:
     }  # fmt: skip
 
 
-def outcome(subject: Subject, runs: Runs) -> Exhibit:
+def outcome(subject: Subject, runs: Runs) -> Iterator[Row]:
     del subject
     run = runs["wild"][0]
-    return Exhibit("p1.map", "table", "Stable", (Row("rate 1e6", run.status, runs=(run.hash,)),))
+    yield Row("rate 1e6", run.status, runs=(run.hash,))
 
 
 @pytest.mark.parametrize("asked", [True, False])
@@ -52,9 +54,11 @@ def test_the_report_of_a_diverged_run_appears_and_says_so(
 
     monkeypatch.setattr(files, "write_json", noted)
     subject = Subject("smoke", load_corpus("parametric", scale="smoke", seed=11), 11, "cpu")
+    exhibits = Exhibits()
+    exhibits.table("p1.map", "Stable", ("wild",), divergence=asked)(outcome)
     paper = Paper(
         "paper1", "parametric", {"title": "A paper", "authors": "Its authors"}, {"smoke": 1},
-        wild, lambda subject: [], (Maker("p1.map", ("wild",), outcome, divergence=asked),), (),
+        wild, lambda subject: [], tuple(exhibits), (),
     )  # fmt: skip
     request = Request(seeds=(11,), only=(), jobs=1, budget_s=None, out=tmp_path)
     results = reproduce(paper, subject, request)

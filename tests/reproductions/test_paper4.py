@@ -54,10 +54,10 @@ def test_a_cell_has_its_loss_and_allowance_and_without_one_the_losses_are_one(co
     assert len(trained) == 13
     for eta in ETAS[1:]:
         naive, decoupled = (configs[cell(loss, eta)] for loss in LOSSES)
-        assert (naive.loss, decoupled.loss) == (Naive(), Decoupled())
+        assert (naive.task.loss, decoupled.task.loss) == (Naive(), Decoupled())
         assert naive.protocol == decoupled.protocol
         assert naive.protocol.eta == (1e9 if math.isinf(eta) else eta)
-        assert naive.rate == decoupled.rate == KEPT
+        assert naive.schedule.rate == decoupled.schedule.rate == KEPT
 
 
 def test_a_searched_rate_is_of_a_cell_and_an_equal_one_makes_the_same_run(configs):
@@ -66,9 +66,9 @@ def test_a_searched_rate_is_of_a_cell_and_an_equal_one_makes_the_same_run(config
     for loss in LOSSES:
         for eta in ETAS:
             kept, own = (configs[cell(loss, eta, searched)] for searched in (False, True))
-            assert own.rate == rate_of(loss, eta, True)
+            assert own.schedule.rate == rate_of(loss, eta, True)
             same = identity(kept.to_dict()) == identity(own.to_dict())
-            assert same == (own.rate == KEPT)
+            assert same == (own.schedule.rate == KEPT)
 
 
 def test_printed_figures_as_shares_and_ratios():

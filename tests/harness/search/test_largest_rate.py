@@ -33,7 +33,8 @@ def test_beyond_the_ends_nothing_is_known(sequence):
 def test_every_rate_is_a_run_and_the_summary_tells_of_the_largest_stable_one(sequence, finished):
     found = execute(LargestRateConfig(sequence(tested="never"), 1e-3, 1e3, 2), finished, silent)
     assert found.summary["stable"] < found.summary["diverged"]
-    rates = {run.config["rate"]: run for run in finished.runs() if run.config.get("test") is False}
+    runs = [run for run in finished.runs() if run.config["is"] == "Sequences"]
+    rates = {r.config["schedule"]["rate"]: r for r in runs if r.config["tested"] == "never"}
     assert rates[found.summary["stable"]].status == "done"
     assert rates[found.summary["diverged"]].status == "diverged"
     last = rates[found.summary["stable"]].summary["outer_staleness_mean"]
