@@ -92,7 +92,7 @@ def document(
             for claim in verdicts.claims
         ],
         "conditions": rows_of_conditions(verdicts.claims),
-        "curves": extrapolation.sentences(verdicts),
+        "curves": extrapolation.sentences(results),
         "differs": [_format_difference(row) for row in differences[:MOST_DIFFERENCES]],
         "more": max(len(differences) - MOST_DIFFERENCES, 0),
         "check": provenance.how_to_check(results),

@@ -396,11 +396,13 @@ def join_tables(exhibits: Sequence[Exhibit]) -> Exhibit | None:
         for row in table.rows
         if row.paper and row.measured is not None
     ]
-    label = f"{tables[0].paper_label} to {tables[-1].paper_label.removeprefix('Table ')}"
+    first, *_, last = (table.paper_label.removeprefix("Table ") for table in tables)
     draw, axes = {"as": "dots"}, {"x": "ours over the paper's"}
     title = "Every figure that the paper prints: ours over it, with its 95% interval"
     files = ("figures/tables.svg",)
-    return Exhibit("tables", "figure", title, tuple(rows), files, "", axes, draw, label)
+    return Exhibit(
+        "tables", "figure", title, tuple(rows), files, "", axes, draw, f"Tables {first} to {last}"
+    )
 
 
 SERIES: dict[str, Callable[[Axes, Exhibit], None]] = {

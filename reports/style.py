@@ -158,5 +158,6 @@ def render_figure(figure: Figure, form: str) -> bytes:
         form: ``"svg"``, ``"png"`` or ``"pdf"``.
     """
     buffer = io.BytesIO()
+    figure.draw_without_rendering()  # the first layout leaves no room for a legend above the axes
     figure.savefig(buffer, format=form, dpi=150, metadata={UNSTEADY[form]: None})
     return buffer.getvalue()
