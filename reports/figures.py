@@ -399,10 +399,8 @@ def join_tables(exhibits: Sequence[Exhibit]) -> Exhibit | None:
     first, *_, last = (table.paper_label.removeprefix("Table ") for table in tables)
     draw, axes = {"as": "dots"}, {"x": "ours over the paper's"}
     title = "Every figure that the paper prints: ours over it, with its 95% interval"
-    files = ("figures/tables.svg",)
-    return Exhibit(
-        "tables", "figure", title, tuple(rows), files, "", axes, draw, f"Tables {first} to {last}"
-    )
+    files, label = ("figures/tables.svg",), f"Tables {first} to {last}"
+    return Exhibit("tables", "figure", title, tuple(rows), files, "", axes, draw, label)
 
 
 SERIES: dict[str, Callable[[Axes, Exhibit], None]] = {

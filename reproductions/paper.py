@@ -229,8 +229,8 @@ class Paper:
 
     def seeds_of(self, scale: str, count: int | None = None) -> tuple[int, ...]:
         """``count`` seeds from the scale's first; the scale's default number if None."""
-        registered = self.registration.table.get("seeds", {}) if self.registration else {}
-        start = registered.get(scale, [FIRST_SEEDS[scale]])[0]
+        table: dict[str, Any] = self.registration.table if self.registration else {}
+        start: int = table.get("seeds", {}).get(scale, [FIRST_SEEDS[scale]])[0]
         return tuple(range(start, start + (count or self.seeds[scale])))
 
     @cached_property

@@ -186,8 +186,7 @@ class Policy(OwnLoop):
     def time(self, experiment: AnyExperiment, pieces: object, share: float, most: int) -> Whole:
         """See `OwnLoop`; lengths are drawn by the protocol's law."""
         work, workers, seed = experiment.workload(), experiment.workers, experiment.seed
-        protocol = rollouts_of(experiment)
-        simulation = Simulation(experiment.cluster, protocol, work, workers, seed)
+        simulation = Simulation(experiment.cluster, experiment.timed, work, workers, seed)
         timeline = simulation.advance(folds=min(self.updates, most))
         return Whole.from_timeline(timeline, steady_rate(timeline), [self.updates])
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -235,9 +236,8 @@ def has_forced_start(run: Run) -> bool:
 
 def has_transferred_start(run: Run) -> bool:
     """Whether a run's start began from a network that was trained on another corpus."""
-    start = run.config["start"]
-    initial = start.get("initial") or {}
-    return initial.get("corpus", start.get("corpus")) != start.get("corpus")
+    start: dict[str, Any] = run.config["start"]
+    return (start.get("initial") or start).get("corpus", start["corpus"]) != start["corpus"]
 
 
 @unless_missing(math.nan)
