@@ -236,7 +236,7 @@ def has_forced_start(run: Run) -> bool:
 
 def has_transferred_start(run: Run) -> bool:
     """Whether a run's start began from a network that was trained on another corpus."""
-    start: dict[str, Any] = run.config["start"]
+    start: dict[str, Any] = {"corpus": None, **run.config["start"]}
     return (start.get("initial") or start).get("corpus", start["corpus"]) != start["corpus"]
 
 
