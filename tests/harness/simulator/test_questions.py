@@ -25,7 +25,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rollouts(Spec, TimingProtocol):
+class Lengths(Spec, TimingProtocol):
     """One generator makes a rollout after another; only a policy knows how long each will be."""
 
     name = "rollouts"
@@ -65,7 +65,7 @@ class Rollouts(Spec, TimingProtocol):
 
 
 def test_segments_end_where_an_answer_is_needed_and_go_on_with_it_also_after_a_restore():
-    simulation, lengths = Simulation(make_cluster(1), Rollouts(), UNIT_JOB), [3, 0, 5, 2]
+    simulation, lengths = Simulation(make_cluster(1), Lengths(), UNIT_JOB), [3, 0, 5, 2]
     segments = []
     for number, length in enumerate(lengths):
         segments.append(simulation.advance(folds=len(lengths) - simulation.version))
@@ -82,7 +82,7 @@ def test_segments_end_where_an_answer_is_needed_and_go_on_with_it_also_after_a_r
 
 
 def test_what_is_answered_was_asked():
-    simulation = Simulation(make_cluster(1), Rollouts(), UNIT_JOB)
+    simulation = Simulation(make_cluster(1), Lengths(), UNIT_JOB)
     simulation.answer(np.array([0]), np.array([4]))
     with pytest.raises(ValueError, match="answered once"):
         simulation.answer(np.array([0]), np.array([4]))
