@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.base.files import DEFAULT_STORE, describe_choices, run_file
-from harness.experiment.device import known_device
 from harness.store import folder_of_run
 
 if TYPE_CHECKING:
@@ -52,15 +51,6 @@ def wholes(most: int = MOST) -> Callable[[str], list[int]]:
 seed = whole(0)
 
 count = whole(1, 1000)
-
-
-def device(text: str) -> str:
-    """A device from ``--device``.
-
-    Raises:
-        UserError: an unknown device.
-    """
-    return known_device(text)
 
 
 def add_run(parser: ArgumentParser) -> None:

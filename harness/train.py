@@ -20,7 +20,7 @@ from harness import argument_types
 from harness.base.errors import EXIT_RUN_FAILED
 from harness.base.log import say
 from harness.cli import Parser, exit_code, run_process
-from harness.experiment.device import resolve
+from harness.experiment.contract import resolve
 from harness.kernels import notice
 from harness.processes.group import GOES_ON, LISTENING, SECRET, allow_files
 

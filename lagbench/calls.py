@@ -13,9 +13,9 @@ from harness.base.errors import UserError
 from harness.base.files import DEFAULT_STORE
 from harness.base.log import LOG
 from harness.experiment.display import Tally
-from harness.experiment.experiment import Task
 from harness.experiment.grid import Runner, idle_lines, repeat_lines
 from harness.experiment.methods import Asked, method_of
+from harness.experiment.task import Task
 from harness.judge.comparison import build_table
 from harness.modules import trained
 from harness.modules.allowed import (

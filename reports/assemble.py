@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.base.errors import UserError
-from harness.base.log import LOG
-from harness.base.printable import printable
+from harness.base.log import LOG, printable
 from harness.judge.results import Exhibit, Results, read_results, write_results
 from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.store.files import writable_folder, write_bytes

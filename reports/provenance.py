@@ -57,8 +57,8 @@ def where_from(results: Results) -> Data:
 def how_to_check(results: Results) -> list[str]:
     """The command that makes the results again, its time, and the registration they are under."""
     facts = results.provenance
-    told = [str(facts.get(key, "")) for key in ("command", "registration")]
-    return list(filter(None, (told[0], wall_time(facts), told[1])))
+    command, registration = (str(facts.get(key, "")) for key in ("command", "registration"))
+    return list(filter(None, (command, wall_time(facts), registration)))
 
 
 def source_digests(out: Path) -> list[tuple[str, str]]:

@@ -37,10 +37,10 @@ def answer(table: Table) -> list[str]:
         if not any(row.infinite for row in table.rows):
             return ["Every run diverged: a smaller rate is needed."]
         return [f"No run ends with a finite {_metric(table)}.", *gaps]
-    told = _single(table) if len(table.rows) == 1 else _several(table)
+    answer = _single(table) if len(table.rows) == 1 else _several(table)
     seeds = max(len(row.cell.runs) for row in table.rows)
-    told = [*told, *describe_ahead(table), *_warn_of_the_end(table), *gaps]
-    return [*told, *([ALONE] if seeds == 1 else [])]
+    lines = [*answer, *describe_ahead(table), *_warn_of_the_end(table), *gaps]
+    return [*lines, *([ALONE] if seeds == 1 else [])]
 
 
 def describe_gaps(cells: Iterable[tuple[str, Cell]]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from harness.base.errors import UserError
-from harness.base.printable import printable
+from harness.base.log import printable
 from harness.judge.claims import VERDICTS
 from harness.judge.results import Claim, Exhibit, Results, read_results
 from harness.store.files import write_bytes

@@ -53,9 +53,7 @@ def configure(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--seeds", type=argument_types.count, help="number of seeds (default: the scale's)"
     )
-    p.add_argument(
-        "--device", type=argument_types.device, default="auto", help="auto (default), cpu or cuda"
-    )
+    p.add_argument("--device", default="auto", help="auto (default), cpu or cuda")
     p.add_argument(
         "--only", default="", help="exhibits to reproduce, e.g. table2,fig3 (default: all)"
     )
@@ -112,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
 
     if options.corpus is not None:
         check_known(options.corpus, options.scale or "smoke")
-    from harness.experiment.device import resolve
+    from harness.experiment.contract import resolve
     from harness.store.files import writable_folder
     from reproductions.paper import NO_CORPUS, Subject, corpus_without_speech
     from reproductions.reproduce import execute_share, reproduce

@@ -56,7 +56,7 @@ def machine_rows(
     run: Run, x: str, y: str, label: Callable[[Mapping[str, float]], str], *without: str
 ) -> Iterator[Row]:
     """A row for each allowed machine, one figure over another; none where its label is empty."""
-    names = dict.fromkeys([x, y, *_named(run, "unprinted", "key"), *_named(run, "printed", "name")])
+    names = dict.fromkeys([x, y, *_names(run, "unprinted", "key"), *_names(run, "printed", "name")])
     columns = [run.curve(name)[1][is_allowed(run, *without)].tolist() for name in names]
     machines = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
     for machine in sorted(machines, key=label):
@@ -64,17 +64,17 @@ def machine_rows(
             yield Row(text, machine[x], None, machine[y], None, (run.hash,))
 
 
-def _named(run: Run, table: str, key: str) -> list[str]:
+def _names(run: Run, table: str, key: str) -> list[str]:
     return [entry[key] for entry in run.config["plan"][table]]
 
 
 def describe_allowed(run: Run, *without: str) -> str:
     """Sentence: how many machines are allowed, and the middle nine tenths of each figure."""
     allowed = is_allowed(run, *without)
-    asked = ", ".join(name for name in _named(run, "printed", "name") if name not in without)
+    asked = ", ".join(name for name in _names(run, "printed", "name") if name not in without)
     count = f"{int(allowed.sum()):,} of {len(allowed):,} machines agree with {asked}"
     ranges: list[str] = []
-    for key in _named(run, "unprinted", "key") if allowed.any() else ():
+    for key in _names(run, "unprinted", "key") if allowed.any() else ():
         low, high = np.quantile(run.curve(key)[1][allowed], [0.05, 0.95]).tolist()
         ranges.append(f"{key.partition('.')[2]} {low:.3g} to {high:.3g}")
     return f"{count}; nine in ten of them have {', '.join(ranges)}." if ranges else f"{count}."

@@ -21,6 +21,7 @@ Any `Schedule` that overrides `factor_at` is applied in the same way.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import cos, isfinite, pi
@@ -285,56 +286,56 @@ def _repeat_minibatch(minibatch: Tensor, times: int) -> Tensor:
 # -- rates of the share of training that is done -------------------------------------------------
 
 
-def _warm_up(share: float, warmup: float) -> float | None:
-    """The factor within the warm-up, from 0 to 1; None after it."""
-    return share / warmup if share < warmup else None
+def _warm_up(share: float, warmup: float) -> float:
+    """The factor within the warm-up, from 0 to 1, and after it."""
+    return share / warmup if share < warmup else 1.0
 
 
 @dataclass(frozen=True)
-class Cosine(Spec, Schedule):
-    """Linear warm-up, then half a cosine from ``rate`` to ``floor * rate``.
+class Decay(Spec, Schedule, ABC):
+    """Base of schedules with a linear warm-up, then a decay from ``rate`` to ``floor * rate``.
 
     Args:
         rate: the largest learning rate.
         warmup: share of training for the warm-up, which begins at 0.
         floor: learning rate at the end, as a share of ``rate``.
+    """
+
+    rate: float = setting(above=0.0)
+    warmup: float = setting(0.05, at_least=0.0, at_most=1.0)
+    floor: float = setting(0.0, at_least=0.0, at_most=1.0)
+
+    def factor_at(self, share: float) -> float:
+        """See `Schedule`."""
+        if share < self.warmup:
+            return _warm_up(share, self.warmup)
+        return self.decay((share - self.warmup) / (1.0 - self.warmup))
+
+    @abstractmethod
+    def decay(self, progress: float) -> float:
+        """The factor at a share of the decay."""
+
+
+@dataclass(frozen=True)
+class Cosine(Decay):
+    """Linear warm-up, then half a cosine from ``rate`` to ``floor * rate``.
 
     Examples:
         >>> [Cosine(0.1, warmup=0.5).factor_at(share) for share in (0.0, 0.25, 0.5, 0.75)]
         [0.0, 0.5, 1.0, 0.5]
     """
 
-    rate: float = setting(above=0.0)
-    warmup: float = setting(0.05, at_least=0.0, at_most=1.0)
-    floor: float = setting(0.0, at_least=0.0, at_most=1.0)
-
-    def factor_at(self, share: float) -> float:
-        """See `Schedule`."""
-        if (warm := _warm_up(share, self.warmup)) is not None:
-            return warm
-        progress = (share - self.warmup) / (1.0 - self.warmup)
+    def decay(self, progress: float) -> float:
+        """See `Decay`."""
         return self.floor + (1.0 - self.floor) * 0.5 * (1.0 + cos(pi * progress))
 
 
 @dataclass(frozen=True)
-class Linear(Spec, Schedule):
-    """Linear warm-up, then a linear decay from ``rate`` to ``floor * rate``.
+class Linear(Decay):
+    """Linear warm-up, then a linear decay from ``rate`` to ``floor * rate``."""
 
-    Args:
-        rate: the largest learning rate.
-        warmup: share of training for the warm-up, which begins at 0.
-        floor: learning rate at the end, as a share of ``rate``.
-    """
-
-    rate: float = setting(above=0.0)
-    warmup: float = setting(0.05, at_least=0.0, at_most=1.0)
-    floor: float = setting(0.0, at_least=0.0, at_most=1.0)
-
-    def factor_at(self, share: float) -> float:
-        """See `Schedule`."""
-        if (warm := _warm_up(share, self.warmup)) is not None:
-            return warm
-        progress = (share - self.warmup) / (1.0 - self.warmup)
+    def decay(self, progress: float) -> float:
+        """See `Decay`."""
         return 1.0 - (1.0 - self.floor) * progress
 
 
@@ -352,8 +353,7 @@ class Warmup(Spec, Schedule):
 
     def factor_at(self, share: float) -> float:
         """See `Schedule`."""
-        warm = _warm_up(share, self.warmup)
-        return 1.0 if warm is None else warm
+        return _warm_up(share, self.warmup)
 
 
 @dataclass(frozen=True)
@@ -378,9 +378,8 @@ class Steps(Spec, Schedule):
 
     def factor_at(self, share: float) -> float:
         """See `Schedule`."""
-        warm = _warm_up(share, self.warmup)
         reached = sum(share >= edge for edge in self.at)
-        return (1.0 if warm is None else warm) * self.by**reached
+        return _warm_up(share, self.warmup) * self.by**reached
 
 
 class StepRates(float):

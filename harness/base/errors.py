@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from traceback import walk_tb
 
-from harness.base.printable import one_line
+from harness.base.log import one_line
 
 EXIT_DONE = 0
 

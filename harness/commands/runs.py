@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.base.files import DEFAULT_STORE
-from harness.base.printable import one_line, printable
+from harness.base.log import one_line, printable
 from harness.base.seeds import SHORT, TUNING_SEEDS
 from harness.base.settings import format_count, format_seconds
 from harness.store import Run, Store, is_run, schema, verify_run

@@ -24,9 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     overrides.add_workers(parser)
     overrides.add_changes(parser, seeds=1)
-    parser.add_argument(
-        "--device", type=argument_types.device, default="auto", help="auto (default), cpu or cuda"
-    )
+    parser.add_argument("--device", default="auto", help="auto (default), cpu or cuda")
     parser.add_argument(
         "--jobs",
         type=argument_types.count,
@@ -103,7 +101,7 @@ def _configs(arguments: argparse.Namespace) -> dict[str, AnyExperiment]:
     """Every number of workers with every seed, by name of the run."""
     from dataclasses import replace
 
-    from harness.experiment.device import resolve
+    from harness.experiment.contract import resolve
     from harness.experiment.run_file import load_run
 
     path, seed = arguments.file, arguments.seed

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from harness.base.errors import UserError
+from harness.base.errors import UserError, name_error
 from harness.base.files import cluster_file
 from harness.simulator import Cluster, Timeline, load_cluster
 from harness.simulator.timeline import Lag
@@ -34,6 +34,8 @@ SHARED = frozenset(
 )
 """Keys of a run file that stand at its top; those that a task alone has are in ``[task]``."""
 
+
+DEVICES = ("auto", "cpu", "cuda")
 
 WITHOUT_LIMIT = 10**9
 """Folds of a simulation that ends by itself."""
@@ -88,6 +90,27 @@ class Configuration(Protocol):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
         ...
+
+
+def resolve(choice: str, name: str = "--device") -> str:
+    """The device, ``"cpu"`` or ``"cuda"``, for ``--device auto|cpu|cuda``.
+
+    Args:
+        choice: the device.
+        name: option or argument, for the message.
+
+    Raises:
+        UserError: an unknown choice, or CUDA where PyTorch sees none.
+    """
+    if choice not in DEVICES:
+        raise name_error(name, choice, DEVICES)
+    import torch
+
+    available = torch.cuda.is_available()
+    if choice == "cuda" and not available:
+        reason = "cuda asked for, but PyTorch sees no CUDA device"
+        raise UserError(f"{name}: {reason}; allowed here: cpu")
+    return choice if choice != "auto" else ("cuda" if available else "cpu")
 
 
 def key_in_file(key: str) -> str:

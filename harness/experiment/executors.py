@@ -15,7 +15,8 @@ from torch import Tensor
 
 from harness.algorithms.contract import Server, start_server
 from harness.base.errors import UserError
-from harness.experiment.experiment import AnyExperiment, Problem
+from harness.experiment.experiment import AnyExperiment
+from harness.experiment.task import Problem
 from harness.networks.contract import State, StatefulNetwork
 from harness.replay import fold_replay as resume
 from harness.replay.fold_replay import Arrays, Facts, StaleReplay

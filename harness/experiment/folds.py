@@ -17,7 +17,7 @@ from torch import Tensor
 
 from harness.algorithms.schedules import Halving, Hand, Pace, trial_losses
 from harness.experiment.contract import Progress, Watch
-from harness.experiment.experiment import AnyExperiment, Problem
+from harness.experiment.experiment import AnyExperiment
 from harness.experiment.loop import (
     Diverged,
     FoldExecutor,
@@ -25,6 +25,7 @@ from harness.experiment.loop import (
     Training,
     describe_divergence,
 )
+from harness.experiment.task import Problem
 from harness.replay.fold_replay import Arrays, Facts
 from harness.simulator import Timeline, concat
 from harness.store.schema import STATE, Outcome

@@ -23,7 +23,7 @@ from harness.algorithms.catalogue import (
 )
 from harness.algorithms.descent import PLAIN, Descent
 from harness.base.errors import UserError, name_error
-from harness.base.printable import printable
+from harness.base.log import printable
 from harness.base.registry import load_plugins
 from harness.base.settings import build, dataclasses_below
 from harness.natural_gradient import NaturalGradient

@@ -10,8 +10,9 @@ from harness.base import reads
 from harness.base.seeds import identity
 from harness.experiment.contract import EXECUTED, Configuration, Watch, ignore
 from harness.experiment.executors import SimulationExecutor
-from harness.experiment.experiment import AnyExperiment, Experiment, OwnLoop, Pieces
+from harness.experiment.experiment import AnyExperiment, Experiment
 from harness.experiment.folds import SEARCH, Boundaries, FoldTraining
+from harness.experiment.task import OwnLoop, Pieces
 from harness.simulator import Simulation, Timeline, concat
 from harness.simulator.foresight import load_bundled
 from harness.simulator.full_run import Whole, overall_rate

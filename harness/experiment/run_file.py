@@ -27,14 +27,8 @@ from harness.experiment.contract import (
     Table,
     key_in_file,
 )
-from harness.experiment.experiment import (
-    AnyExperiment,
-    Experiment,
-    OwnLoop,
-    Task,
-    complete_protocol,
-    split_table,
-)
+from harness.experiment.experiment import AnyExperiment, Experiment, complete_protocol
+from harness.experiment.task import OwnLoop, Task, split_table
 from harness.simulator.simulation import load_protocol
 from harness.store import Run
 
@@ -61,8 +55,9 @@ def _read(kind: type[Task], asked: RunRequest) -> AnyExperiment:
     of_task = keys_of(kind) - SHARED
     settings = {key: value for key, value in request.table.items() if key in of_task}
     task, table = kind.read(request, settings)
-    table = complete_protocol(table, kind) | {TASK: task, "device": request.device}
-    return cast(Any, build(Experiment, table, str(request.path), named=key_in_file))
+    place = str(request.path)
+    table = complete_protocol(table, kind, place) | {TASK: task, "device": request.device}
+    return cast(Any, build(Experiment, table, place, named=key_in_file))
 
 
 def restore(
@@ -80,7 +75,7 @@ def restore(
         UserError: no task has such a name, or the run needs such a run file.
     """
     # Stored side by side: no name is both the experiment's and the task's.
-    kind = _stored_task(table, where)
+    kind = _find_stored_task(table, where)
     settings, table = split_table(kind, table)
     top = {key: value for key, value in table.items() if key in _names(Experiment)}
     task = kind.restore(run, settings, where, named)
@@ -116,7 +111,7 @@ def _task_of(table: Mapping[str, object], place: str) -> type[Task]:
     raise name_error(f"{place}: {TASK}.{KIND}", name, entries("tasks"))
 
 
-def _stored_task(table: Mapping[str, object], place: str) -> type[Task]:
+def _find_stored_task(table: Mapping[str, object], place: str) -> type[Task]:
     """The class of a stored run's task.
 
     Raises:

@@ -14,9 +14,9 @@ from scipy.stats import (  # pyright: ignore[reportMissingTypeStubs]
 
 from harness.base.errors import UserError
 from harness.experiment.contract import EXECUTED
-from harness.experiment.experiment import OwnLoop
 from harness.experiment.folds import SEARCH
 from harness.experiment.run import time_passes
+from harness.experiment.task import OwnLoop
 from harness.fidelity.replay import config_of, load_finished_run, named_config
 from harness.processes.recorder import PAUSE
 from harness.simulator import Cluster, Spans, Timeline

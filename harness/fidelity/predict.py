@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from harness.base.errors import UserError
-from harness.experiment.experiment import AnyExperiment, OwnLoop
+from harness.experiment.experiment import AnyExperiment
 from harness.experiment.run import MOST_FOLDS, time_run
+from harness.experiment.task import OwnLoop
 from harness.fidelity.replay import config_of, load_finished_run
 from harness.simulator import Cluster
 from harness.simulator.full_run import Whole

@@ -95,9 +95,9 @@ class Conditions:
         self, claim: Claim, measured: Mapping[str, Mapping[str, Condition]]
     ) -> tuple[Condition, ...]:
         conditions = {entry.what: entry for entry in claim.conditions}
-        own = {entry.name for entry in claim.conditions}
+        names = {entry.name for entry in claim.conditions}
         for name, condition in self.named.items():
-            if claim.id in condition.claims and name not in own:
+            if claim.id in condition.claims and name not in names:
                 unknown = self.measure(name, Interval(math.nan)).condition
                 conditions |= measured.get(name) or {unknown.what: unknown}
         return tuple(conditions.values())

@@ -138,8 +138,8 @@ def fit(at: Sequence[float], ratios: Array, weights: Array, law: str) -> Fit | N
             height = (means[1] - free[:, None] * means[0])[:, 0]
             is_above = height > 0.0  # elsewhere the best floor that is allowed is 0
             factor, floor = np.where(is_above, free, factor), np.where(is_above, height, floor)
-        rest = y - floor[:, None] - factor[:, None] * basis
-        return (weights * rest**2).sum(axis=1), factor, floor
+        residual = y - floor[:, None] - factor[:, None] * basis
+        return (weights * residual**2).sum(axis=1), factor, floor
 
     grid = np.linspace(LEAST_EXPONENT[law], LARGEST_EXPONENT, STEPS)
     misfits = np.stack([solve(np.full(len(y), each))[0] for each in grid])

@@ -24,13 +24,13 @@ from harness.base.errors import UserError
 from harness.base.files import cluster_file
 from harness.base.log import LOG
 from harness.base.settings import format_count
-from harness.experiment.contract import ignore
-from harness.experiment.device import resolve
-from harness.experiment.experiment import AnyExperiment, Experiment, Stage, Task
+from harness.experiment.contract import ignore, resolve
+from harness.experiment.experiment import AnyExperiment, Experiment, Stage
 from harness.experiment.grid import Runner, idle_lines, repeat_lines
 from harness.experiment.methods import Asked, Method, method_of, with_optimizer
 from harness.experiment.pools import Parcel, Submission
 from harness.experiment.pools import check as check_executor
+from harness.experiment.task import Task
 from harness.judge.comparison import Impossible
 from harness.modules.allowed import call_function, check_kind, check_lists, check_rates, seeds_of
 from harness.modules.gradient_rules import GradientRules

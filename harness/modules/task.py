@@ -30,7 +30,8 @@ from harness.experiment.contract import (
     name_keys,
 )
 from harness.experiment.digests import digest_of_code, from_outside
-from harness.experiment.experiment import AnyExperiment, Experiment, Judged, Problem, Task, plain
+from harness.experiment.experiment import AnyExperiment, Experiment, plain
+from harness.experiment.task import Judged, Problem, Task
 from harness.modules.allowed import call_function
 from harness.modules.buffers import deploy, describe_buffers
 from harness.modules.evaluation import (

@@ -79,5 +79,4 @@ def start_of(config: AnyExperiment) -> StartConfig:
 
 def simulation_of(config: AnyExperiment) -> Simulation:
     """The simulation at time 0, which asks for the lengths of rollouts."""
-    asking = rollouts_of(config).asking()
-    return Simulation(config.cluster, asking, config.workload(), config.workers, config.seed)
+    return config.simulate(rollouts_of(config).asking())

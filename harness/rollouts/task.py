@@ -14,13 +14,8 @@ from harness.base.errors import UserError, name_error
 from harness.base.registry import find_object
 from harness.base.settings import build, setting
 from harness.experiment.contract import TASK, RunRequest, Table, Watch, ignore, name_keys
-from harness.experiment.experiment import (
-    AnyExperiment,
-    Experiment,
-    Judged,
-    Opened,
-    OwnLoop,
-)
+from harness.experiment.experiment import AnyExperiment, Experiment
+from harness.experiment.task import Judged, Opened, OwnLoop
 from harness.rollouts.losses import Decoupled, Loss
 from harness.rollouts.own import NO_START, OwnProblems, loss_of, policy_of, problems_of
 from harness.rollouts.problems import Addition, Problems
@@ -30,8 +25,9 @@ from harness.rollouts.rollout_config import WarmStart, rollouts_of, start_of
 from harness.rollouts.sources import PolicySource, SmallTransformer
 from harness.rollouts.starting import initial
 from harness.rollouts.training import ROLLOUTS, RolloutTraining, computing
-from harness.simulator import Cluster, Simulation, Timeline, Workload
+from harness.simulator import Cluster, Timeline, Workload
 from harness.simulator.full_run import Whole, steady_rate
+from harness.simulator.protocols.contract import TimingProtocol
 from harness.store import Run, RunWriter, Store
 
 
@@ -86,7 +82,7 @@ class Policy(OwnLoop):
 
     kind: ClassVar[str] = "rollouts"
     worker: ClassVar[str] = "generator"
-    protocol: ClassVar[str] = "Rollouts"
+    protocol: ClassVar[type[TimingProtocol] | None] = Rollouts
     tables: ClassVar[Sequence[type[Any]]] = (OwnTable,)
     recorded: ClassVar[Any] = RecordedRollouts
     usual: ClassVar[Mapping[str, Any]] = {
@@ -185,9 +181,7 @@ class Policy(OwnLoop):
 
     def time(self, experiment: AnyExperiment, pieces: object, share: float, most: int) -> Whole:
         """See `OwnLoop`; lengths are drawn by the protocol's law."""
-        work, workers, seed = experiment.workload(), experiment.workers, experiment.seed
-        simulation = Simulation(experiment.cluster, experiment.timed, work, workers, seed)
-        timeline = simulation.advance(folds=min(self.updates, most))
+        timeline = experiment.simulate(experiment.timed).advance(folds=min(self.updates, most))
         return Whole.from_timeline(timeline, steady_rate(timeline), [self.updates])
 
     def time_again(self, experiment: AnyExperiment, run: Run, timeline: Timeline) -> Timeline:

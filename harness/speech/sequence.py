@@ -16,7 +16,7 @@ from harness.base.settings import setting
 from harness.experiment.experiment import AnyExperiment
 from harness.experiment.loop import Executor
 from harness.networks.feedforward import Dnn
-from harness.simulator import Cluster, Simulation, Timeline
+from harness.simulator import Simulation, Timeline
 from harness.speech.decoding import Decoder, DecodeStats, Halves, orders, references_of
 from harness.speech.evaluation import log_prior
 from harness.speech.frames import frames_of
@@ -73,22 +73,13 @@ def orders_of(config: AnyExperiment, train: Utterances) -> np.ndarray:
     return orders(config.seed, len(train), config.workers, max(1, config.passes))
 
 
-def simulation_of(
-    config: AnyExperiment, train: Utterances, cluster: Cluster | None = None
-) -> Simulation:
-    """The simulation of a run at time 0, with the lengths of the utterances to decode.
-
-    Args:
-        config: the experiment.
-        train: the training utterances.
-        cluster: cluster in place of the run's own.
-    """
+def simulation_of(config: AnyExperiment, train: Utterances) -> Simulation:
+    """The simulation of a run at time 0, with the lengths of the utterances to decode."""
     protocol = config.timed
     if isinstance(protocol, Sequence):
         order = orders_of(config, train)
         protocol = protocol.give(np.where(order < 0, 0, train.frames[order]))
-    machine = cluster or config.cluster
-    return Simulation(machine, protocol, config.workload(), config.workers, config.seed)
+    return config.simulate(protocol)
 
 
 @dataclass(frozen=True, eq=False)

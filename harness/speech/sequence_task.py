@@ -26,15 +26,9 @@ from harness.experiment.contract import (
     Watch,
     ignore,
 )
-from harness.experiment.experiment import (
-    AnyExperiment,
-    Experiment,
-    Judged,
-    Opened,
-    OwnLoop,
-    split_table,
-)
+from harness.experiment.experiment import AnyExperiment, Experiment
 from harness.experiment.run import run
+from harness.experiment.task import Judged, Opened, OwnLoop, split_table
 from harness.networks.feedforward import denormals_flushed
 from harness.simulator import ParameterServer, Timeline, Workload, concat
 from harness.simulator.full_run import Whole, steady_rate
@@ -98,7 +92,7 @@ class Sequences(OwnLoop):
 
     kind: ClassVar[str] = "sequence"
     worker: ClassVar[str] = "replica"
-    protocol: ClassVar[str] = "Sequence"
+    protocol: ClassVar[type[TimingProtocol] | None] = Sequence
     follows: ClassVar[Listed[str]] = FOLLOWS
     usual: ClassVar[Mapping[str, Any]] = {
         "criterion": {},

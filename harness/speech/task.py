@@ -40,16 +40,9 @@ from harness.experiment.contract import (
     Watch,
     ignore,
 )
-from harness.experiment.experiment import (
-    Experiment,
-    Judged,
-    Pieces,
-    Problem,
-    Task,
-    plain,
-    split_table,
-)
+from harness.experiment.experiment import Experiment, plain
 from harness.experiment.run import run
+from harness.experiment.task import Judged, Pieces, Problem, Task, split_table
 from harness.networks.feedforward import (
     Activation,
     Dnn,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.base.errors import Damaged, UserError
-from harness.base.printable import one_line
+from harness.base.log import one_line
 from harness.base.seeds import SHORT, identity
 from harness.store import files, schema
 from harness.store.files import Columns, columns_of, read_columns

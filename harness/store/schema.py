@@ -8,7 +8,7 @@ from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
-from harness.base.printable import one_line
+from harness.base.log import one_line
 
 SCHEMA = 2
 CONFIG, RUN, METRICS = "config.json", "run.json", "metrics.parquet"

@@ -5,7 +5,7 @@ import xml.dom.minidom
 import pytest
 
 from harness.base.errors import UserError
-from harness.base.printable import printable
+from harness.base.log import printable
 
 CONTROLS = [chr(n) for n in (*range(32), *range(127, 160), 0xD800, 0xFFFE) if chr(n) not in "\n\t"]
 

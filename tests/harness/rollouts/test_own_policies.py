@@ -1,5 +1,7 @@
 """A user's policy, sampler, prompts and reward: by a call and by a run file, right and wrong."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -9,11 +11,14 @@ from torch import nn
 import lagbench
 from harness.base.errors import UserError
 from harness.cli import main
+from harness.experiment.run_file import load_run
 from harness.judge.statistics import mean_ci
 from harness.rollouts.own import OwnPolicy
+from harness.rollouts.protocol import Rollouts
 from harness.rollouts.rollout_config import WarmStart
 from harness.rollouts.sampling import sample
 from harness.rollouts.task import configure
+from harness.simulator import ParameterServer
 from harness.store import Run
 from lagbench.rollout_result import RolloutResult
 from tests.harness.rollouts.ones import PROTOCOL
@@ -325,3 +330,14 @@ def test_prompts_without_answers_have_no_supervised_start(tmp_path, monkeypatch,
     path.write_text(path.read_text().replace("[protocol]", "start = { steps = 3 }\n[protocol]"))
     assert main(["train", str(path), "--out", str(tmp_path / "s")]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_a_class_of_the_same_name_does_not_replace_the_protocol_of_a_task(tmp_path, monkeypatch):
+    @dataclass(frozen=True)
+    class Namesake(ParameterServer):
+        pass
+
+    Namesake.__name__ = "Rollouts"
+    monkeypatch.syspath_prepend(tmp_path)
+    assert type(load_run(write(tmp_path)).protocol) is Rollouts
+    Namesake.__name__ = "Namesake"  # for the tests after it

@@ -1,0 +1,341 @@
+"""Tasks: what is trained, as settings, and what they open.
+
+A `Task` is a frozen dataclass whose `open` gives a `Problem`: network, examples, and what models
+are worth. An `OwnLoop` is a task that brings a training loop of its own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast
+
+import numpy as np
+from torch import Tensor
+
+from harness.base.errors import UserError
+from harness.base.settings import build
+from harness.experiment.contract import (
+    TASK,
+    WITHOUT_LIMIT,
+    EvaluationResult,
+    Reads,
+    RunRequest,
+    Table,
+    Watch,
+    ignore,
+)
+from harness.networks.contract import Network, State
+from harness.simulator import ParameterServer, Timeline, Workload
+from harness.simulator.full_run import Whole
+from harness.simulator.protocols.contract import TimingProtocol
+from harness.simulator.timeline import inner_lag
+from harness.store import Run, RunWriter, Store
+from harness.tasks.order import Examples, Minibatches
+
+
+class Pieces(Protocol):
+    """Training data in pieces that stay together when workers share them, such as utterances."""
+
+    @property
+    def start(self) -> np.ndarray:
+        """The first row of each piece."""
+        ...
+
+    @property
+    def frames(self) -> np.ndarray:
+        """Rows of each piece."""
+        ...
+
+
+class Judged(NamedTuple):
+    """The measurement that decides between models and settings.
+
+    Attributes:
+        name: as `Problem.evaluate` names it.
+        is_share: whether it is a share, from 0 to 1.
+        maximise: whether more of it is better.
+    """
+
+    name: str = "loss"
+    is_share: bool = False
+    maximise: bool = False
+
+    def error(self, measured: Mapping[str, float]) -> float:
+        """The value of a model's measurements that less of is better."""
+        return -measured[self.name] if self.maximise else measured[self.name]
+
+
+class Opened:
+    """An opened task: its training data, and how a process computes on them."""
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """The training data, in pieces that are dealt to workers."""
+        raise UserError(f"{type(self).__name__}: no pieces; needed: training data, e.g. Rows(x, y)")
+
+    def computing(self, *, alone: bool) -> AbstractContextManager[object]:
+        """Set up this process for computing: threads, rounding, random generators.
+
+        Args:
+            alone: whether no other thread uses the run's tensors.
+        """
+        return nullcontext()
+
+
+class Problem(Opened, ABC):
+    """An opened task that trains by folds: network, training data, and measurements of models.
+
+    A subclass sets `network` and `pieces`, or computes them when they are first needed.
+
+    Attributes:
+        unit: what a loss is for, in words.
+    """
+
+    unit: str = "a minibatch"
+
+    @cached_property
+    def network(self) -> Network:
+        """The network, which computes gradients of minibatches."""
+        raise UserError(f"{type(self).__name__}: no network; needed: one with 'gradient'")
+
+    @abstractmethod
+    def initial(self) -> Tensor:
+        """The parameters ``[P]`` that training starts from, on the run's device."""
+
+    @abstractmethod
+    def evaluate(self, model: Tensor) -> Mapping[str, float]:
+        """Measurements of ``model [P]`` on development data by name; one of them is ``"loss"``."""
+
+    @cached_property
+    def examples(self) -> Examples:
+        """The training data on the run's device, where they are other than `pieces`."""
+        return cast(Examples, self.pieces)
+
+    @cached_property
+    def like(self) -> Tensor:
+        """A tensor ``[P]`` with the type of the parameters, in host memory."""
+        return self.initial().cpu()
+
+    def losses_in(self, minibatch: int) -> int:
+        """Number of losses that the network sums in a minibatch of so many rows."""
+        return 1
+
+    def held_out_loss(self, model: Tensor) -> float:
+        """Loss of ``model [P]`` on some development data, for frequent evaluation."""
+        return self.evaluate(model)["loss"]
+
+    def test(self, model: Tensor, name: str) -> EvaluationResult:
+        """Measurements of the candidate ``name``, ``model [P]``, on test data; none without."""
+        return EvaluationResult({})
+
+    def take_states(self, states: Callable[[], Mapping[int, State]]) -> None:
+        """Take a function that returns the states of replicas known at the server, by worker."""
+        del states
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The state to store with the deployed model; empty if there is none."""
+        return {}
+
+    def minibatches(self, experiment: Any) -> Minibatches:
+        """The minibatches of a run, equal for every executor."""
+        return Minibatches(lambda stage: experiment.order(stage, self.pieces), self.examples)
+
+
+class Task(ABC):
+    """What is trained, as settings: a frozen dataclass, whose fields are part of identities."""
+
+    kind: ClassVar[str] = ""
+    """Name in run files, and in the registry; that of the class without one."""
+    worker: ClassVar[str] = "worker"
+    """The word for a worker, in messages."""
+    protocol: ClassVar[type[TimingProtocol] | None] = None
+    """The protocol of its run files where they name none; without it, that of the algorithm."""
+    usual: ClassVar[Mapping[str, Any]] = {}
+    """Defaults of further keys that its run files may omit."""
+    follows: ClassVar[Sequence[str]] = ("device",)
+    """Fields that are derived from the rest of a run file, and refused in it."""
+    tables: ClassVar[Sequence[type[Any]]] = ()
+    """Further classes whose fields are keys of its run files."""
+    unit: ClassVar[str] = "examples"
+    """The word for rows of training data, in messages."""
+    drops_rest: ClassVar[bool] = False
+    """Whether a pass in rounds leaves out what does not fill the last one. Then epochs are nominal
+    parts of passes; otherwise they count the examples trained on."""
+
+    @abstractmethod
+    def open(self, experiment: Any, store: Store | None = None, watch: Watch = ignore) -> Any:
+        """Open the task for a run; returns a `Problem`, or with `OwnLoop` any `Opened`.
+
+        Args:
+            experiment: the experiment, an `Experiment` of this task.
+            store: store of other runs that it needs; None to open it for timing alone.
+            watch: receives progress of these.
+
+        Raises:
+            UserError: data are missing, or differ from those of the experiment.
+        """
+
+    @abstractmethod
+    def workload(self, experiment: Any, stage: int = 0) -> Workload:
+        """Operations and bytes of one minibatch of a stage, for which the cluster is charged."""
+
+    @property
+    def judged(self) -> Judged:
+        """The measurement that decides."""
+        return Judged()
+
+    @property
+    def size(self) -> int:
+        """About how many parameters are trained, to order runs by their length."""
+        return 1
+
+    def find_simulation_only(self) -> tuple[str, str] | None:
+        """A setting without a counterpart on real processes: (key, mistake and allowed values)."""
+        return None
+
+    def example_weight(self, experiment: Any) -> float:
+        """Change of the judged measurement by one development example; 0 without a fixed one."""
+        return 0.0
+
+    def check(self, experiment: Any) -> None:
+        """Refuse settings that do not go together.
+
+        Raises:
+            UserError: they do not.
+        """
+        del experiment
+
+    def timed(self, experiment: Any) -> TimingProtocol:
+        """The protocol that the simulator runs, with the experiment's `shards`."""
+        return (experiment.protocol or ParameterServer()).with_shards(experiment.shards)
+
+    def reads(self, experiment: Any) -> Reads:
+        """The kinds of reads that staleness is measured of; ``inner`` are the trainer's."""
+        del experiment
+        return {"inner": inner_lag}
+
+    def name_keys(self) -> AbstractContextManager[None]:
+        """A context in which errors name the run file, where the task knows it."""
+        return nullcontext()
+
+    def facts(self, experiment: Any) -> dict[str, Any]:
+        """JSON values besides the fields, or in place of them, that are part of identities."""
+        return {}
+
+    def shares(self, workers: int, seed: int) -> Sequence[np.ndarray] | None:
+        """The rows of each worker, where their data differ."""
+        return None
+
+    def describe_data(self, workers: int, seed: int) -> Mapping[str, float]:
+        """Figures of the data for a run's summary, by name."""
+        return {}
+
+    @classmethod
+    def stored_name(cls) -> str:
+        """Name in stored configurations."""
+        return cls.__name__
+
+    @classmethod
+    def read(cls, asked: RunRequest, own: Table) -> tuple[Self, Table]:
+        """The task of a run file, and the file's other keys.
+
+        Args:
+            asked: the run file.
+            own: the keys of ``[task]``.
+
+        Raises:
+            UserError: a mistake in the file or in its data.
+        """
+        table: Table = {key: value for key, value in asked.table.items() if key not in own}
+        table = {"protocol": Table(), **table, "cluster": asked.cluster()}
+        return build(cls, own, str(asked.path), TASK), table
+
+    @classmethod
+    def restore(cls, run: Run, own: Table, where: str, named: Any) -> Self:
+        """The task of a stored run, which names no code.
+
+        Args:
+            run: the run.
+            own: the task's fields as stored.
+            where: the file that they are from, for messages.
+            named: configuration of the run file that the user names for the run's code.
+
+        Raises:
+            UserError: they are not allowed, or need such a run file.
+        """
+        return build(cls, own, where)
+
+
+class OwnLoop(Task):
+    """A task with a training loop of its own, in place of folds of minibatches handed out.
+
+    Attributes:
+        recorded: class of the executor of a recorded timeline; None without one.
+    """
+
+    recorded: ClassVar[Any] = None
+
+    @abstractmethod
+    def train(
+        self, writer: RunWriter, experiment: Any, problem: Any, watch: Watch, executed_by: Any
+    ) -> None:
+        """Train to the end, and write the run.
+
+        Args:
+            writer: receives the run.
+            experiment: the experiment.
+            problem: its opened task.
+            watch: receives progress.
+            executed_by: makes the executor; None for the one of a simulated cluster.
+        """
+
+    @abstractmethod
+    def time(self, experiment: Any, pieces: Any, share: float, most: int) -> Whole:
+        """Time a whole run on the simulated cluster, without training it.
+
+        Args:
+            experiment: the experiment.
+            pieces: its training data, as its problem's.
+            share: the share of the data that enters minibatches.
+            most: largest number of folds that are simulated.
+
+        Raises:
+            UserError: too many workers for the data, or a run that cannot be predicted.
+        """
+
+    def time_again(self, experiment: Any, run: Run, timeline: Timeline) -> Timeline:
+        """Simulate the timeline of a recorded run, over the same data.
+
+        Raises:
+            UserError: by default: its runs are simulated only.
+        """
+        raise UserError(f"{run.dir}: a run of {self.kind} has no record to compare with")
+
+    def alone(self, experiment: Any) -> tuple[Any, int]:
+        """A copy with one healthy worker, and the number of its folds to time."""
+        return experiment, WITHOUT_LIMIT
+
+    def share(self, finished: Run | None, kept: float | None) -> float:
+        """The share of the data that enters minibatches: ``kept``, or that of a finished run.
+
+        Raises:
+            UserError: by default: ``kept`` is given, and no data are left out.
+        """
+        if kept is not None:
+            raise UserError(f"--kept {kept}: for sequence training; this run is none")
+        return 1.0
+
+    @abstractmethod
+    def describe(self, experiment: Any, share: float) -> Mapping[str, str]:
+        """Lines of a prediction about the timed workload: values by label."""
+
+
+def split_table(kind: type[Task], table: Table) -> tuple[Table, Table]:
+    """The entries of a table that are fields of a task, and those that are not."""
+    names = {entry.name for entry in fields(cast(Any, kind))}
+    settings = {name: value for name, value in table.items() if name in names}
+    return settings, {name: value for name, value in table.items() if name not in names}
