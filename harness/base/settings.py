@@ -166,6 +166,24 @@ def load_toml(path: str | Path) -> dict[str, object]:
         raise UserError(f"{path}: not valid TOML: {str(error).splitlines()[0]}") from error
 
 
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def known_device(choice: str, name: str = "--device") -> str:
+    """Check the choice of a device without importing torch, and return it.
+
+    Args:
+        choice: the device.
+        name: option or argument, for the message.
+
+    Raises:
+        UserError: an unknown choice; a device that is missing here passes.
+    """
+    if choice not in DEVICES:
+        raise name_error(name, choice, DEVICES)
+    return choice
+
+
 def read_value(text: str) -> object:
     """Parse a value in TOML; a word without quotes, which a shell would remove, is a string."""
     try:

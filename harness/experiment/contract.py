@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from harness.base.errors import UserError, name_error
+from harness.base.errors import UserError
 from harness.base.files import cluster_file
+from harness.base.settings import known_device
 from harness.simulator import Cluster, Timeline, load_cluster
 from harness.simulator.timeline import Lag
 
@@ -34,8 +35,6 @@ SHARED = frozenset(
 )
 """Keys of a run file that stand at its top; those that a task alone has are in ``[task]``."""
 
-
-DEVICES = ("auto", "cpu", "cuda")
 
 WITHOUT_LIMIT = 10**9
 """Folds of a simulation that ends by itself."""
@@ -102,8 +101,7 @@ def resolve(choice: str, name: str = "--device") -> str:
     Raises:
         UserError: an unknown choice, or CUDA where PyTorch sees none.
     """
-    if choice not in DEVICES:
-        raise name_error(name, choice, DEVICES)
+    known_device(choice, name)
     import torch
 
     available = torch.cuda.is_available()
