@@ -10,6 +10,7 @@ paper's published report, with its runs::
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import tempfile
@@ -192,25 +193,33 @@ def read_published(folder: Path, store: Store) -> None:
 def find_finished(scaling: Scaling, runs: Sequence[Run], device: str = "cpu") -> Finished:
     """The finished runs of a curve among those of a store, without making a corpus.
 
-    A run is found by its whole configuration but the corpus's fingerprint, which all arms of a
-    seed share. Entries that a run's format lacks, or that only it has, are not compared.
+    A run is found as the one that the published report names, since a changed plan has fresh
+    seeds; else by its whole configuration but the corpus's fingerprint, which all arms of a seed
+    share.
     """
-    ended = [run for run in runs if run.status in ("done", "diverged")]
+    ended = [(run, _describe(run.config)) for run in runs if run.status in ("done", "diverged")]
+    names = _read_names(scaling)
     finished: dict[tuple[float, int], Arms] = {}
     for size in scaling.sizes:
         for seed in size.seeds:
             subject = Subject(scaling.scale, corpus_without_speech(size.corpus), seed, device)
-            configs = {
-                arm: config.to_dict()
-                for arm, config in scaling.configs(subject, seed, size).items()
-            }
-            groups = {
-                arm: [run for run in ended if _is_run_of(run.config, config)]
-                for arm, config in configs.items()
-            }
+            configs = scaling.configs(subject, seed, size)
+            groups = dict[str, list[Run]]()
+            for arm, config in configs.items():
+                name = names.get((f"{arm} at {size.at:g}", str(seed)))
+                text = _describe(config.to_dict())
+                groups[arm] = [run for run, own in ended if run.hash == name or own == text]
             if (arms := _select_one_corpus(groups)) is not None:
                 finished[size.at, seed] = arms
     return finished
+
+
+def _read_names(scaling: Scaling) -> dict[tuple[str, str], str]:
+    """Hashes of a curve's published runs, by setting and seed."""
+    tables = PUBLISHED.glob(f"*/{scaling.scale}/{provenance.RUNS_CSV}")
+    lines = chain.from_iterable(map(provenance.runs_from_csv, tables))
+    ours = (line for line in lines if line.kind.startswith(f"{scaling.id} "))
+    return {(line.setting, line.seed): line.hash for line in ours}
 
 
 def _select_one_corpus(groups: Mapping[str, Sequence[Run]]) -> Arms | None:
@@ -227,22 +236,9 @@ def _select_one_corpus(groups: Mapping[str, Sequence[Run]]) -> Arms | None:
     return None
 
 
-def _is_run_of(stored: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    """Whether a run has a configuration; one that shares few entries is of another kind."""
-    shared = stored.keys() & config.keys()
-    return 2 * len(shared) > len(config) and _agree(stored, config)
-
-
-def _agree(stored: Any, value: Any) -> bool:
-    """Whether two values agree in all entries that both have, but the fingerprint."""
-    if isinstance(value, Mapping) and isinstance(stored, Mapping):
-        older, newer = cast(Mapping[str, Any], stored), cast(Mapping[str, Any], value)
-        shared = (older.keys() & newer.keys()) - {"fingerprint"}
-        return all(_agree(older[name], newer[name]) for name in shared)
-    if isinstance(value, list | tuple) and isinstance(stored, list | tuple):
-        pairs = cast(Sequence[Any], stored), cast(Sequence[Any], value)
-        return len(pairs[0]) == len(pairs[1]) and all(map(_agree, *pairs))
-    return bool(stored == value)
+def _describe(config: Mapping[str, Any]) -> str:
+    """A configuration without its corpus's fingerprint, wherever that stands."""
+    return json.dumps(config, sort_keys=True).replace(f'"{config.get("fingerprint")}"', "")
 
 
 def execute_missing(scaling: Scaling, means: Means) -> Finished:

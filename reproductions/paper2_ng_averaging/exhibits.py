@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, product
 
 import numpy as np
 
@@ -28,12 +29,18 @@ from reproductions.paper2_ng_averaging.experiments import (
     gpus,
     trial_name,
 )
-from reproductions.paper2_ng_averaging.prediction import FITTED_UP_TO, REPORTED, load_fit
-from reproductions.run_metrics import curve_rows, hashes, summary_value
+from reproductions.paper2_ng_averaging.prediction import (
+    FITTED_UP_TO,
+    REPORTED,
+    load_fit,
+    predict_naively,
+)
+from reproductions.run_metrics import hashes, summary_value
 
 PAPER = REPORTED["claims"]
 PRINTED = {16: PAPER["speedup_16"], 32: PAPER["speedup_32"]}
 ALL = tuple(f"timing_{n}" for n in GPUS)
+MINUTES: dict[int, float] = dict(zip(GPUS, REPORTED["timings"]["total_min"], strict=True))
 EXHIBITS = Exhibits()
 NOTE = (
     "Words decoded with a bigram; intervals are over seeds, test utterances and, of made speech, "
@@ -211,6 +218,33 @@ def table6(subject: Subject, runs: Runs) -> Content:
     yield from _two_by_two(subject, runs, settings, (1, 16))
 
 
+SETTINGS = {
+    "Table 1": tuple(f"ng_{n}" for n in NODES),
+    "Table 2": ("random_1", "random_32", "rbm_1", "rbm_32"),
+    "Table 3": ("every_20",),
+    "Table 4": ("small_1", "small_16"),
+    "Table 5": (*SCHEDULES["newbob"], *SCHEDULES["exponential"]),
+    "Table 6": ("sgd_1", "sgd_16"),
+}
+"""Settings of the tables, each with the first that prints it."""
+
+
+@EXHIBITS.figure(
+    "p2.tables", "Word error rates of tables 1 to 6, ours against the paper's",
+    tuple(dict.fromkeys(chain(*SETTINGS.values()))),
+    ("paper's word error (%)", "word error (%)"), "Tables 1 to 6",
+    "A point is a setting on a test set.", {"as": "points"}, on_request=("laptop",),
+)  # fmt: skip
+def tables(subject: Subject, runs: Runs) -> Content:
+    """Every word error that the paper prints, with ours."""
+    for label, settings in SETTINGS.items():
+        for setting, test in product(settings, subject.corpus.tests):
+            if (printed := errors.paper_error_rate(setting, test)) is not None:
+                yield replace(
+                    errors.row(subject, runs, setting, test, label, ""), column=printed, paper=None
+                )
+
+
 def _two_by_two(
     subject: Subject, runs: Runs, settings: Mapping[str, tuple[str, str]], nodes: tuple[int, int]
 ) -> Iterator[Row]:
@@ -220,27 +254,6 @@ def _two_by_two(
             for name, n in zip(names, nodes, strict=True):
                 column = f"{errors.label_of(test)}, {gpus(n)}"
                 yield errors.row(subject, runs, name, test, label, column)
-
-
-DEV = "dev_frame_error/iterate"
-
-CURVES = {
-    "sgd_1": "SGD, 1 GPU",
-    "sgd_16": "SGD, 16 GPUs",
-    "ng_1": "NG-SGD, 1 GPU",
-    "ng_16": "NG-SGD, 16 GPUs",
-}
-
-
-@EXHIBITS.figure(
-    "p2.training", "Frame error on the development set while training", tuple(CURVES),
-    ("epochs", "frame error (%)"),
-)  # fmt: skip
-def training(subject: Subject, runs: Runs) -> Content:
-    """Development frame error against passes, with one worker and with 16."""
-    (share,) = {run.config["stages"][0]["share"] for run in runs["ng_1"]}
-    for name, label in CURVES.items():
-        yield from curve_rows(label, runs[name], DEV, 100.0, share)
 
 
 @EXHIBITS.table(
@@ -285,19 +298,19 @@ def _word_error(subject: Subject, run: Run) -> float:
 @EXHIBITS.table(
     "p2.prediction", "Minutes an epoch and speed-up, beside the authors' own timings",
     (*ALL, "timing_16_every_20", "other_1", "other_16_every_20"), "Authors' timings",
-    simulated=("minutes", "speed-up"),
+    simulated=("minutes", "speed-up", *(f"by {rule}" for rule in predict_naively(MINUTES, 8))),
 )  # fmt: skip
 def prediction(subject: Subject, runs: Runs) -> Content:
     """Minutes an epoch and speed-up beside the authors' timings."""
-    timings = REPORTED["timings"]
-    minutes = dict(zip(timings["gpus"], timings["total_min"], strict=True))
     for n in GPUS:
         label = f"{gpus(n)}, {'fitted' if n <= FITTED_UP_TO else 'predicted'}"
-        group, printed = runs[f"timing_{n}"], round(minutes[1] / minutes[n], 2)
+        group, printed = runs[f"timing_{n}"], round(MINUTES[1] / MINUTES[n], 2)
         took = mean_ci([seconds / 60.0 for seconds in _seconds(group)])
-        yield Row.from_interval(label, "minutes", minutes[n], took, hashes(group))
+        yield Row.from_interval(label, "minutes", MINUTES[n], took, hashes(group))
         # Shown without its sample.
         yield replace(_speed(runs, f"timing_{n}", label, "speed-up", printed), sample=None)
+        for rule, speed in predict_naively(MINUTES, n).items() if n > FITTED_UP_TO else ():
+            yield Row(label, f"by {rule}", None, round(speed, 3), None, hashes(group))
     once = PAPER["speedup_16_every_20"]
     label = "16 GPUs, every 20, predicted"
     yield _speed(runs, "timing_16_every_20", label, "speed-up", once)
@@ -306,5 +319,6 @@ def prediction(subject: Subject, runs: Runs) -> Content:
     yield (
         f"Fitted: {free}; largest relative error {load_fit().largest_error:.2%}. Timings on "
         "2 and 4 GPUs outside MPI exceed the work of one; they do not say whether the excess "
-        "belongs to each minibatch (judged) or to each average (last row)."
+        "belongs to each minibatch or to each average (last row). Rules “by …” know the timings on "
+        "1, 2 and 4 GPUs alone, as the simulator does."
     )

@@ -267,6 +267,7 @@ def differences(subject: Subject) -> Differences:
     hours = preset.share * corpus.frames_of("train") * corpus.frame_shift_s / 3600.0
     spliced, minibatch = 2 * corpus.context + 1, preset.minibatch
     ranks = "/".join(map(str, preset.ranks))
+    trained = preset.share * corpus.frames_of("train") * preset.passes
     swept = "swept on development data for each setting that is compared"
     unswept = "0.32 times the workers"
     return [
@@ -281,6 +282,12 @@ def differences(subject: Subject) -> Differences:
             "minibatch",
             "1024 and 256 frames",
             f"{minibatch} and {minibatch // 4} frames (timed as 1024 and 256)",
+        ),
+        (
+            "averages, 16 GPUs",
+            "8,910",
+            f"about {trained / (minibatch * EVERY * MANY):,.0f}; with a quarter of the minibatch "
+            "four times as many",
         ),
         ("pretraining", "not said how long", _pretraining(corpus, preset)),
         (
@@ -304,6 +311,7 @@ def differences(subject: Subject) -> Differences:
         ),
         ("cluster", "Stampede, one K20 a node", "simulated; four figures fitted on 1, 2, 4 GPUs"),
         ("all-reduce", "MPI's choice", "Rabenseifner's algorithm"),
+        ("test sets", "Hub5'00, Hub5'01", f"{len(corpus.tests)} sets of {corpus.name}"),
         ("decoding", "trigram", "bigram, scale tuned on the development set"),
     ]
 

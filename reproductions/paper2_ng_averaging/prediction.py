@@ -12,6 +12,7 @@ MPI's all-reduce of long messages is Rabenseifner's algorithm (Thakur, Rabenseif
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -67,6 +68,21 @@ def cluster(free: Mapping[str, float]) -> Cluster:
         network=replace(machine.network, levels=(level,)),
         parallel=parallel,
     )
+
+
+def predict_naively(minutes: Mapping[int, float], n: int) -> dict[str, float]:
+    """Speed-ups on ``n`` GPUs by rules without a simulator, from minutes on 1, 2 and 4 GPUs.
+
+    Amdahl's law is a + b / n minutes through those on 2 and 4; the efficiency is that on 4; the
+    power is what the doubling from 2 to 4 gained.
+    """
+    alone, two, four = (minutes[gpus] for gpus in (1, 2, 4))
+    work = 4.0 * (two - four)
+    return {
+        "Amdahl's law": alone / (two - work / 2 + work / n),
+        "constant efficiency": alone / four * n / 4,
+        "power per doubling": alone / four * (two / four) ** math.log2(n / 4),
+    }
 
 
 @lru_cache

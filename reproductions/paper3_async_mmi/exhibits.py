@@ -1,13 +1,13 @@
 """Paper 3's figures and tables, and exhibits beyond it, from finished runs.
 
-Beyond the paper are the tuning, the age of gradients, fetch intervals and frames that cancel.
+Beyond the paper are the tuning, the age of gradients and fetch intervals.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from harness.base.seeds import identity
 from harness.judge.builders import NO_ROWS, UNKNOWN, Runs, unless_missing
 from harness.judge.interval import Interval
 from harness.judge.results import Row
-from harness.judge.statistics import mean_ci
+from harness.judge.statistics import Array, mean_ci
 from harness.judge.utterances import rate_ci
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Run
@@ -25,7 +25,6 @@ from reproductions.paper import Subject
 from reproductions.paper3_async_mmi.experiments import (
     INTERVALS,
     PRESETS,
-    REPLICAS,
     REPORTED,
     SMALL,
     SWEEPS,
@@ -34,7 +33,6 @@ from reproductions.paper3_async_mmi.experiments import (
     UNLIKE,
     fetch_name,
     rate_name,
-    replicas,
 )
 from reproductions.paper3_async_mmi.quantities import (
     CRITERION,
@@ -65,7 +63,7 @@ SHUFFLED = {"none": "none", "on the fly": "on the fly", "full": "ce"}
 THREE = tuple(LABELS)
 SWEEP = tuple(fetch_name("last", i) for i in range(INTERVALS + 1))
 SWEPT = tuple(fetch_name(sweep, i) for sweep in SWEEPS for i in range(INTERVALS + 1))
-PAPER, PAPER_SHARE = REPORTED["paper"], REPORTED["claims"]["cancelled"]
+PAPER = REPORTED["paper"]
 TIME = "simulated time (h)"
 EXHIBITS = Exhibits()
 
@@ -135,45 +133,58 @@ PAIRED = (
     "the cross-entropy model that all replicas begin from. Differences are of readings after "
     "equally many utterances, so at different times."
 )
-BY_REPLICAS = {"as": "curves", "x_scale": "log", "against": LABELS["one"]}
-
-
-GAINS = {
-    "p3.fig4": ("MMI criterion", CRITERION, "gain, share of what the start lacks (%)",
-                "Upper part of the figure; the lower is p3.fig4-wer. "),
-    "p3.fig4-wer": ("Word error", WORD_ERROR, "word error, relative change (%)", ""),
+LAYERS = {"ten": "all layers", "last": "last layer"}
+PARTS = {
+    "": ("Criterion", CRITERION, "criterion (nats a second)", "gain, share of what the start lacks "
+         "(%)", "Upper part of the figure; the lower is p3.fig{}-wer. "),
+    "-wer": ("Word error", WORD_ERROR, "word error, unigram (%)", "word error, relative change (%)",
+             ""),
 }  # fmt: skip
-"""Parts of figure 4: what is drawn, its metric, the axis and the note."""
-
-for _id, (_subject, _metric, _axis, _note) in GAINS.items():
-
-    @EXHIBITS.figure(
-        _id, f"{_subject} on held-out speech, change from the start, by simulated time",
-        THREE, (TIME, _axis), "Figure 4", f"{_note}{PAIRED}", BY_REPLICAS,
-    )  # fmt: skip
-    def fig4(subject: Subject, runs: Runs, metric: str = _metric) -> Content:
-        """Change of held-out speech against simulated time, for 1, 10 and 50 replicas."""
-        for name, label in LABELS.items():
-            yield from _time_rows(label, runs[name], metric, 1.0, change=True)
+"""Parts of figures 4, 5 and 7: their subject, its metric, the axis, that of changes, the note."""
 
 
-@EXHIBITS.figure(
-    "p3.fig5", "Fetch interval of the decoders' parameters: criterion, last layer", SWEEP,
-    (TIME, "criterion (nats a second)"), "Figure 5",
-    "Ten replicas, last layer updated. All fetch after the same moments, each as its next "
-    "utterance begins. The paper's lower part, word error, is not drawn: no words are "
-    "recognised in the sweeps.",
-    {"as": "curves", "against": "each utterance"}, divergence=True,
+def _declare_courses(
+    number: int,
+    title: str,
+    settings: Sequence[str],
+    note: str,
+    draw: dict[str, Any],
+    label: Callable[[Subject, Runs, str], str] = lambda subject, runs, name: LABELS[name],
+    change: bool = False,
+    divergence: bool = False,
+) -> None:
+    """Declare both parts of a figure of held-out speech against time, a curve for each setting."""
+    for part, (subject, metric, *axes, upper) in PARTS.items():
+
+        @EXHIBITS.figure(
+            f"p3.fig{number}{part}", f"{subject} on held-out speech{title}", settings,
+            (TIME, axes[change]), f"Figure {number}", upper.format(number) + note, draw,
+            divergence=divergence,
+        )  # fmt: skip
+        def course(subject: Subject, runs: Runs, metric: str = metric) -> Content:
+            """Held-out speech against simulated time, or its change from the start."""
+            for name in settings:
+                curve = label(subject, runs, name)
+                yield from _course_rows(curve, runs[name], metric, _change if change else _level)
+
+
+def _label_interval(subject: Subject, runs: Runs, name: str) -> str:
+    """A fetch interval in simulated minutes and in passes."""
+    if not (place := SWEEP.index(name)):
+        return "each utterance"
+    minutes = runs[name][0].config["protocol"]["fetch_s"] / 60
+    return f"every {minutes:.3g} min ({PRESETS[subject.scale].fetch['last'][place - 1]:g} passes)"
+
+
+_declare_courses(
+    4, ", change from the start, by simulated time", THREE, PAIRED,
+    {"as": "curves", "x_scale": "log", "against": LABELS["one"]}, change=True,
 )  # fmt: skip
-def fig5(subject: Subject, runs: Runs) -> Content:
-    """Held-out criterion against time while decoders fetch every so often."""
-    intervals = PRESETS[subject.scale].fetch["last"]
-    for i, name in enumerate(SWEEP):
-        label = "each utterance"
-        if i:
-            minutes = runs[name][0].config["protocol"]["fetch_s"] / 60
-            label = f"every {minutes:.3g} min ({intervals[i - 1]:g} passes)"
-        yield from _time_rows(label, runs[name], CRITERION, 100.0)
+_declare_courses(
+    5, ": fetch interval of the decoders' parameters, last layer, ten replicas", SWEEP,
+    "All fetch after the same moments, each as its next utterance begins.",
+    {"as": "curves", "against": "each utterance"}, _label_interval, divergence=True,
+)  # fmt: skip
 
 
 @EXHIBITS.figure(
@@ -183,37 +194,20 @@ def fig5(subject: Subject, runs: Runs) -> Content:
 )  # fmt: skip
 def fig6(subject: Subject, runs: Runs) -> Content:
     """Frame error against word error while the criterion improves."""
-    yield from _epoch_rows("frame error", runs["ten"], FRAME_ERROR, 100.0)
-    yield from _epoch_rows("word error, unigram", runs["ten"], WORD_ERROR, 100.0)
+    for label, metric in (("frame error", FRAME_ERROR), ("word error, unigram", WORD_ERROR)):
+        yield from _course_rows(label, runs["ten"], metric, _points, by_time=False)
 
 
-LAYERS = {"ten": "all layers", "last": "last layer"}
-BY_LAYERS = {"as": "curves", "against": "last layer"}
-
-
-PARTS = {
-    "p3.fig7": ("Criterion", CRITERION, "criterion (nats a second)",
-                "Upper part of the figure; the lower is p3.fig7-wer."),
-    "p3.fig7-wer": ("Word error", WORD_ERROR, "word error, unigram (%)",
-                    "The paper prints 10.9% test word error for both; see p3.all-layers."),
-}  # fmt: skip
-"""Parts of figure 7, as `GAINS`."""
-
-for _id, (_subject, _metric, _axis, _note) in PARTS.items():
-
-    @EXHIBITS.figure(
-        _id, f"{_subject} on held-out speech: all layers or the last one updated", tuple(LAYERS),
-        (TIME, _axis), "Figure 7", _note, BY_LAYERS,
-    )  # fmt: skip
-    def fig7(subject: Subject, runs: Runs, metric: str = _metric) -> Content:
-        """Held-out speech when all layers or the last one are updated."""
-        for name, label in LAYERS.items():
-            yield from _time_rows(label, runs[name], metric, 100.0)
+_declare_courses(
+    7, ": all layers or the last one updated", tuple(LAYERS),
+    "The paper prints 10.9% test word error for both; see p3.all-layers.",
+    {"as": "curves", "against": "last layer"}, lambda subject, runs, name: LAYERS[name],
+)  # fmt: skip
 
 
 @EXHIBITS.table(
     "p3.table1", "Test word error (%)", ("ce", "ten", "large ce", "large"), "Table 1",
-    "Ten replicas, the large task for one pass;",
+    "Ten replicas;",
 )  # fmt: skip
 def table1(subject: Subject, runs: Runs) -> Content:
     """Test word error of cross-entropy and MMI training on both tasks."""
@@ -248,36 +242,36 @@ def _rate(subject: Subject, runs: Sequence[Run]) -> Interval:
     return rate_ci(*test_errors(subject, runs))
 
 
+Reading = Callable[[Array, int], float]
+"""What a figure draws of a metric's readings at one of them."""
+
+
+def _level(values: Array, place: int) -> float:
+    """A reading in percent, or of a frame in those of a second."""
+    return 100.0 * values[place]
+
+
+def _points(values: Array, place: int) -> float:
+    """Its change from the start, in points."""
+    return 100.0 * (values[place] - values[0])
+
+
+def _change(values: Array, place: int) -> float:
+    """Its relative change from the start, in percent."""
+    return _points(values, place) / abs(values[0])
+
+
 @unless_missing(NO_ROWS)
-def _time_rows(
-    label: str, runs: Sequence[Run], name: str, scale: float, *, change: bool = False
+def _course_rows(
+    label: str, runs: Sequence[Run], name: str, read: Reading, *, by_time: bool = True
 ) -> tuple[Row, ...]:
-    """A metric's mean over seeds at each reading that every seed has, at their mean time.
-
-    ``change``: its relative change from the start, in percent.
-    """
+    """The mean over seeds at each reading that all have, at their mean hours or passes."""
     curves = [run.curve(name) for run in runs]
     rows: list[Row] = []
-    for i in range(min(len(values) for _, values, _ in curves)):
-        hours = float(np.mean([time_s[i] for *_, time_s in curves])) / 3600.0
-        if hours > 0:
-            readings = [scale * values[i] for _, values, _ in curves]
-            if change:
-                readings = [100.0 * (v[i] - v[0]) / abs(v[0]) for _, v, _ in curves]
-            mean = mean_ci(readings)
-            rows.append(Row.from_interval(label, round(hours, 6), None, mean, hashes(runs)))
-    return tuple(rows)
-
-
-@unless_missing(NO_ROWS)
-def _epoch_rows(label: str, runs: Sequence[Run], name: str, scale: float) -> tuple[Row, ...]:
-    """A metric's mean change from the start, at each reading that every seed has."""
-    curves = [run.curve(name) for run in runs]
-    rows: list[Row] = []
-    for i in range(min(len(values) for _, values, _ in curves)):
-        epoch = float(np.mean([epochs[i] for epochs, *_ in curves]))
-        mean = mean_ci([scale * (values[i] - values[0]) for _, values, _ in curves])
-        rows.append(Row.from_interval(label, round(epoch, 4), None, mean, hashes(runs)))
+    for i in range(int(by_time), min(len(values) for _, values, _ in curves)):  # no hour is 0
+        x = np.mean([time_s[i] / 3600.0 if by_time else epoch[i] for epoch, _, time_s in curves])
+        mean = mean_ci([read(values, i) for _, values, _ in curves])
+        rows.append(Row.from_interval(label, round(float(x), 6), None, mean, hashes(runs)))
     return tuple(rows)
 
 
@@ -299,7 +293,7 @@ LOSS = "dev_loss/iterate"
 
 @EXHIBITS.table(
     "p3.rates",
-    "Multiples of the chosen rates on development data: gain of the criterion in a pass of MMI "
+    "Multiples of the chosen rates on development data: gain of its criterion by each training "
     "(nats a second), final loss of cross-entropy training (nats a frame)",
     tuple(rate_name(name, i) for name in TUNED for i in range(len(TRIED))),
     note="One seed and its corpus, which no verdict uses. A dash is a run that diverged: no "
@@ -358,30 +352,6 @@ def fetching(subject: Subject, runs: Runs) -> Content:
         "as its next utterance begins after the common moment. A run that diverged or ended below "
         "its start gained nothing."
     )
-
-
-@EXHIBITS.table(
-    "p3.frames", "What became of the decoded frames (%)", tuple(REPLICAS.values()),
-)  # fmt: skip
-def troubles(subject: Subject, runs: Runs) -> Content:
-    """Kept, rejected and cancelled frames of the main runs, and troubles of their utterances."""
-    printed = {"kept": 100.0 * REPORTED["paper"]["kept"], "cancelled": 100.0 * PAPER_SHARE}
-    for n, name in REPLICAS.items():
-        for fate in ("kept", "rejected", "cancelled"):
-            mean = mean_ci([100.0 * summary_value(run, f"{fate}_frames") for run in runs[name]])
-            column, behind = f"frames {fate} (%)", hashes(runs[name])
-            yield Row.from_interval(replicas(n), column, printed.get(fate), mean, behind)
-    counts = (_troubles(run) for name in REPLICAS.values() for run in runs[name])
-    utterances = sorted(sum(counts, Counter[str]()).items())
-    listed = ", ".join(f"{trouble} ({count})" for trouble, count in utterances)
-    yield f"Utterances in trouble, of all these runs together: {listed or 'none'}."
-
-
-@unless_missing(Counter[str]())
-def _troubles(run: Run) -> Counter[str]:
-    """Number of utterances of a run with each trouble."""
-    kinds = {key.partition("/")[2]: int(n) for key, n in run.summary.items() if "trouble/" in key}
-    return Counter(kinds)
 
 
 STEP, SECONDS = "MMI step over CE step (times)", "age of outer gradients (s)"

@@ -74,8 +74,11 @@ class Preset:
     halvings: int
 
 
-TUNED = ("one", "ten", "fifty", "last", "large", "full", "on the fly", "none")
-"""Settings with a tuned rate: replicas, layers and task of MMI; shufflings of cross-entropy."""
+CONTROLS = ("aligned once", "realigned")
+"""Training without the denominator."""
+
+TUNED = ("one", "ten", "fifty", "last", *CONTROLS, "large", "full", "on the fly", "none")
+"""Settings with a tuned rate: of MMI and its controls, and of cross-entropy's orders."""
 
 TRIED = (0.5, 1.0, 2.0)
 """Multiples of each rate that the development seed tries."""
@@ -91,7 +94,9 @@ def _same(*intervals: float) -> Mapping[str, tuple[float, ...]]:
 
 
 def _rates(*rates: float) -> Mapping[str, float]:
-    return dict(zip(TUNED, rates, strict=True))
+    """Rates of `TUNED`, of which the controls without a search have that of ten replicas."""
+    one, ten, fifty, last, *others = rates
+    return dict(zip(TUNED, (one, ten, fifty, last, ten, ten, *others), strict=True))
 
 
 PRESETS = {
@@ -228,11 +233,20 @@ def start(
     )
 
 
+LONGER = 3
+"""Times as long as others trains the run that asks whether more training overfits."""
+
+
 def sequence(
-    subject: Subject, seed: int, replicas: int, hidden: tuple[int, ...] | None = None
+    subject: Subject,
+    seed: int,
+    replicas: int,
+    hidden: tuple[int, ...] | None = None,
+    longer: int = 1,
 ) -> Experiment[Sequences]:
-    """MMI training with the paper's settings and ``replicas``."""
+    """MMI training with the paper's settings and ``replicas``, so many times as long as usual."""
     preset = PRESETS[subject.scale]
+    passes = longer * preset.passes
     task = Sequences(
         **subject.names,
         start=start(subject, seed, hidden),
@@ -240,14 +254,14 @@ def sequence(
         timed_layers=LAYERS,
         held_out=preset.held_out,
     )
-    schedule = Plateau if preset.passes > 1 else Constant
+    rate, readings = preset.rates[REPLICAS[replicas]], passes * preset.evaluations
     return Experiment(
         task=task,
         algorithm=AsyncSgd(),
-        schedule=schedule(preset.rates[REPLICAS[replicas]]),
+        schedule=decay_after(readings, rate) if preset.passes > 1 else Constant(rate),
         protocol=Sequence(slots=preset.slots, decode_cost=DECODE_COST),
         shuffling="on the fly",
-        passes=preset.passes,
+        passes=passes,
         evaluations=preset.evaluations,
         cluster=load_cluster(CLUSTER),
         workers=replicas,
@@ -269,18 +283,6 @@ def criterion(corpus: Corpus) -> Criterion:
     return graph if states <= MOST_STATES else replace(graph, denominator="lattice", beam=LATTICES)
 
 
-LONGER = 3
-"""Times as long as others trains the run that asks whether more training overfits."""
-
-
-def lengthen(config: Experiment[Sequences], passes: int) -> Experiment[Sequences]:
-    """A training of so many passes; its decay, if it has one, falls at the same share of them."""
-    rate = config.schedule.rate
-    falls = isinstance(config.schedule, Plateau)
-    schedule = decay_after(passes * config.evaluations, rate) if falls else Constant(rate)
-    return config.vary(passes=passes, schedule=schedule)
-
-
 def decay_after(readings: int, rate: float) -> Plateau:
     """A tenth of the rate after two thirds of so many readings, in every run that is compared.
 
@@ -298,9 +300,11 @@ def variants(subject: Subject, seed: int) -> dict[str, Experiment[Sequences]]:
     starts = {name: start(subject, seed, shuffling=name) for name in UNLIKE}
     return {
         "last": ten.vary(layers="last").with_rate(preset.rates["last"]),
-        "longer": lengthen(ten, LONGER * preset.passes),
-        "realigned": alone,
-        "aligned once": with_decoders(alone, fetch_s=NEVER_S),
+        "longer": sequence(subject, seed, 10, longer=LONGER),
+        "realigned": alone.with_rate(preset.rates["realigned"]),
+        "aligned once": with_decoders(
+            alone.with_rate(preset.rates["aligned once"]), fetch_s=NEVER_S
+        ),
         **{name: ten.vary(start=begin, **UNTRAINED) for name, begin in starts.items()},
     }
 
@@ -317,12 +321,14 @@ def fetches(subject: Subject, seed: int) -> dict[str, Experiment[Sequences]]:
     """The fetch sweeps, of one pass of ten replicas: last layer, all layers, without silence."""
     preset = PRESETS[subject.scale]
     # Figure 5 draws the course; more readings would find more collapses, so all runs have as many.
-    ten = one_pass(sequence(subject, seed, 10), preset.fetch_rate, evaluations=4)
+    ten = one_pass(sequence(subject, seed, 10), preset.fetch_rate, evaluations=8)
     configs = dict[str, Experiment[Sequences]]()
     for sweep, intervals in preset.fetch.items():
         seconds = (None, *(fetch_s(subject, passes) for passes in intervals))
         for i, interval_s in enumerate(seconds):
-            swept = ten.vary(**SWEPT[sweep])
+            # Figure 5 is of the last layer, and has words.
+            words = "at the end" if sweep == "last" else "never"
+            swept = ten.vary(**SWEPT[sweep], tested=words)
             configs[fetch_name(sweep, i)] = with_decoders(swept, fetch_s=interval_s or None)
     return configs
 
@@ -357,34 +363,30 @@ def largest(config: Experiment[Sequences], subject: Subject) -> LargestRateConfi
 
 
 def large(subject: Subject, seed: int) -> dict[str, Experiment[Sequences]]:
-    """One pass on the large task where the corpus is the small one of the two; else the only task.
-
-    The paper gets "most of the gain within a few days", far from convergence.
-    """
+    """The large task where the corpus is the small one of the two; else the only task."""
     ten = sequence(subject, seed, 10)
     if subject.corpus.name == SMALL:
         wide = replace(subject, corpus=subject.load(LARGE, subject.scale, subject.corpus_seed))
         preset = PRESETS[subject.scale]
-        ten = sequence(wide, seed, 10, preset.large_hidden)
-        ten = ten.vary(schedule=Constant(preset.rates["large"]), passes=1)
+        ten = sequence(wide, seed, 10, preset.large_hidden).with_rate(preset.rates["large"])
     return {"large": ten, "large ce": ten.vary(**UNTRAINED)}
 
 
 def tuning(subject: Subject) -> dict[str, Configuration]:
-    """One pass (of cross-entropy, all) at each rate that was tried, on development data."""
+    """Trainings as long as the judged ones, at each rate that is tried, on development data."""
     subject = subject.development
     seed = subject.corpus_seed
     orders: tuple[Shuffling, ...] = ("full", *UNLIKE)
     mmi = {
         **{name: sequence(subject, seed, n) for n, name in REPLICAS.items()},
-        "last": variants(subject, seed)["last"],
+        **{name: variants(subject, seed)[name] for name in ("last", *CONTROLS)},
         "large": large(subject, seed)["large"],
     }
     configs: dict[str, Configuration] = {}
     for i, factor in enumerate(TRIED):
         for name, config in mmi.items():
             rate = factor * config.schedule.rate
-            configs[rate_name(name, i)] = one_pass(config, rate)
+            configs[rate_name(name, i)] = config.with_rate(rate).vary(tested="never")
         for order in orders:
             config = start(subject, seed, shuffling=order, factor=factor)
             configs[rate_name(order, i)] = config
@@ -441,8 +443,9 @@ def differences(subject: Subject) -> Differences:
         ("rates", f"{paper['rate_one']} with one replica, {paper['rate_many']} with more",
          ", ".join(f"{name} {preset.rates[name]:g}" for name in ("one", "ten", "fifty", "last"))
          + "; of sums over a minibatch, tuned on development data (p3.rates)"),
-        ("passes of MMI", "many, rate divided by 10 at a plateau",
-         f"{preset.passes}, {'the same' if preset.passes > 1 else 'one rate'}"),
+        ("passes of MMI", "many, rate divided by 10 at a plateau", f"{preset.passes}, "
+         + ("divided by 10 after two thirds, in all arms" if preset.passes > 1 else "one rate")),
+        ("start", "transferred from a network of the same topology for English", "from scratch"),
         ("start's targets", "alignments of a system with Gaussian mixtures",
          f"forced alignments by a network of {FIRST_PASSES} passes on the true states"),
         ("denominator", "lattices made on the fly", DENOMINATORS[criterion(corpus).denominator]),
@@ -460,10 +463,11 @@ def differences(subject: Subject) -> Differences:
              for sweep, intervals in preset.fetch.items())
          + f"; one pass, rate {preset.fetch_rate:g}; each decoder as its next utterance begins"),
         ("server", "in shards", "one shard"),
+        ("training three times as long", "of the large task", "of the small task"),
         ("evaluators", "machines of their own", "cost no time; measured at shares of a pass"),
-        ("start", "not said", "all replicas at once"),
+        ("start of replicas", "not said", "all at once"),
         ("large task", "3,000 h English, 8 layers, 14,000 states",
-         f"voice-search-large, 8 layers, rate {preset.rates['large']:g}, one pass of MMI"
+         f"voice-search-large, 8 layers, rate {preset.rates['large']:g}"
          if corpus.name == SMALL else "none"),
         ("time", "measured", "simulated for the paper's network on assumed machines"),
     ]  # fmt: skip

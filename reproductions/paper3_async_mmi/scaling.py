@@ -9,7 +9,7 @@ from harness.experiment.experiment import Experiment
 from harness.speech.sequence_task import Sequences
 from harness.store import Run
 from reproductions.paper import Scaling, SizePlan, Subject
-from reproductions.paper3_async_mmi.experiments import PRESETS, REPLICAS, decay_after, sequence
+from reproductions.paper3_async_mmi.experiments import REPLICAS, sequence
 from reproductions.run_metrics import errors_of_utterances, lengths_of_utterances
 
 TEST = "test"
@@ -18,10 +18,9 @@ TEST = "test"
 def configs(subject: Subject, seed: int, size: SizePlan) -> Mapping[str, Experiment[Sequences]]:
     """One replica, ten and fifty, each at its registered rate, with a common decay."""
     del size
-    preset, rates = PRESETS[subject.scale], SCALING.entries["rates"]
-    readings = preset.passes * preset.evaluations
+    rates = SCALING.entries["rates"]
     return {
-        name: sequence(subject, seed, n).vary(schedule=decay_after(readings, float(rates[name])))
+        name: sequence(subject, seed, n).with_rate(float(rates[name]))
         for n, name in REPLICAS.items()
     }
 

@@ -9,6 +9,7 @@ from reproductions.paper2_ng_averaging.prediction import (
     averaging,
     cluster,
     load_fit,
+    predict_naively,
     workload,
 )
 from tests.reproductions.epochs import simulate_epoch
@@ -40,29 +41,31 @@ def test_the_fitted_figures_give_the_timings_that_they_were_fitted_to(reading):
             errors.append(epoch.total_s / (60.0 * total_min) - 1.0)
             if n > 1:
                 errors.append(epoch.messages_s / (60.0 * messages_min) - 1.0)
-    assert len(errors) == 5
+    assert (len(fitted.free), len(errors)) == (4, 5)
+    assert fitted.largest_error < 0.005
     assert max(map(abs, errors)) == pytest.approx(fitted.largest_error, rel=1e-3)
 
 
-def test_four_free_figures_meet_the_five_that_are_fitted():
-    found = load_fit()
-    assert len(found.free) == 4
-    assert found.largest_error < 0.005
-
-
 def test_the_cluster_file_holds_what_was_fitted():
-    file, fresh = load_cluster(CLUSTER), cluster(load_fit().free)
-    assert file.parallel.slowdown == pytest.approx(fresh.parallel.slowdown, rel=0.01)
-    assert file.parallel.epoch_s == pytest.approx(fresh.parallel.epoch_s, rel=0.01)
-    assert file.workload == workload()
-    rates = [m.devices["K20"].achieved_flops_per_s for m in (file, fresh)]
-    links = [m.network.levels[0].bandwidth_bytes_per_s for m in (file, fresh)]
-    assert rates[0] == pytest.approx(rates[1], rel=0.01)
-    assert links[0] == pytest.approx(links[1], rel=0.01)
+    machines = load_cluster(CLUSTER), cluster(load_fit().free)
+    file, fresh = (
+        (m.parallel.slowdown, m.parallel.epoch_s, m.devices["K20"].achieved_flops_per_s,
+         m.network.levels[0].bandwidth_bytes_per_s)
+        for m in machines
+    )  # fmt: skip
+    assert file == pytest.approx(fresh, rel=0.01)
+    assert machines[0].workload == workload()
 
 
 def test_the_other_reading_of_the_excess_fits_as_well_and_predicts_another_figure():
     """Which is why it is reported beside the judged one."""
-    assert load_fit("average").largest_error < 0.005
     assert speedup(16, 10, "average") == pytest.approx(speedup(16, 10), rel=0.01)
     assert speedup(16, 20, "average") > 1.05 * speedup(16, 20)
+
+
+def test_rules_that_know_the_same_timings_predict_other_speed_ups():
+    known = dict(zip((1, 2, 4), REPORTED["timings"]["total_min"][:3], strict=True))
+    rules = {n: [*predict_naively(known, n).values()] for n in (4, 16, 32)}
+    assert rules[4] == pytest.approx([254.5 / 96.0] * 3)
+    assert rules[16] == pytest.approx([8.36, 10.6, 9.68], abs=0.01)
+    assert rules[32] == pytest.approx([13.0, 21.2, 18.5], abs=0.05)

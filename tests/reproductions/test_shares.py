@@ -16,13 +16,10 @@ class Config:
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 8])
-def test_every_run_is_of_exactly_one_share(parts):
-    for seed in range(200):
-        config = Config(seed)
-        assert sum(is_of((part, parts), config) for part in range(1, parts + 1)) == 1
-        assert is_of(None, config)
-
-
-def test_shares_are_about_equal():
-    counts = [sum(is_of((part, 4), Config(seed)) for seed in range(1000)) for part in range(1, 5)]
+def test_every_run_is_of_exactly_one_of_about_equal_shares(parts):
+    configs = [Config(seed) for seed in range(1000)]
+    every = [[is_of((part, parts), config) for config in configs] for part in range(1, parts + 1)]
+    assert [sum(shares) for shares in zip(*every, strict=True)] == [1] * 1000
+    counts = [sum(share) for share in every]
     assert max(counts) - min(counts) < 100
+    assert all(is_of(None, config) for config in configs)
