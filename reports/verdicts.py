@@ -1,4 +1,4 @@
-"""Generator of the verdict tables in README and docs, from ``reports/published``.
+"""Generator of the verdict tables in docs, from ``reports/published``.
 
 ``python -m reports.verdicts`` rewrites the text between the markers of `PAGES`, tables in Markdown,
 and the pictures of claims that are followed over scale.
@@ -109,7 +109,6 @@ def _place_of_scale(scale: str) -> int:
 
 
 PAGES = {
-    Path("README.md"): count_verdicts,
     Path("docs/index.md"): list_findings,
     Path("docs/verdicts.md"): list_claims,
 }

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PRODUCT = ("harness", "lagbench", "reproductions", "data_synth", "reports")
 MOST_LINES_OF_PRODUCT = 43_840
 MOST_LINES_OF_TESTS = 38_760
-MOST_WORDS_OF_DOCUMENTS = 51_300
+MOST_WORDS_OF_DOCUMENTS = 49_500
 
 
 def count_lines(source: str) -> int:

@@ -42,8 +42,8 @@ def test_every_claim_and_every_verdict_is_counted(root):
 
 
 def test_a_page_without_markers_is_refused(root):
-    (root / "README.md").write_text("# A page\n")
-    with pytest.raises(UserError, match=r"README.md: the markers"):
+    (root / "docs/index.md").write_text("# A page\n")
+    with pytest.raises(UserError, match=r"index.md: the markers"):
         list(verdicts.render_pages(root))
 
 
