@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from harness.simulator.costs import Costs, computation_s, folding_s
-from harness.simulator.events import WAIT, WHO, enter, kernel, scratch
+from harness.simulator.events import WAIT, WHO, enter, head_s, kernel, scratch
 from harness.simulator.events import take as take_first
 from harness.simulator.links import load_of, next_departure_s, staging_s
 from harness.simulator.protocols import shards
@@ -26,7 +26,6 @@ from harness.simulator.protocols.state import (
     ENGAGED,
     FAULT,
     FETCHED,
-    FOLDED,
     FREE,
     HELD,
     PARKED,
@@ -66,11 +65,12 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
         # One event can lose all contributions in flight: the record has space for them beyond.
         if counts[0] == room or counts[1] >= room or counts[2] >= room:
             return FULL
-        link_s, event_s = next_departure_s(state.links, clock.now_s), events[1].time_s
+        link_s = next_departure_s(state.links, clock.now_s)
+        fold_s, event_s = head_s(state.folds), events[1].time_s
         # Drained: nothing is in flight, and no worker may begin a contribution in this segment.
         if clock.busy == 0 and (clock.parked > 0 or limits.dispatch_s < clock.now_s):
             return DONE
-        time_s = min(link_s, event_s)
+        time_s = min(link_s, fold_s, event_s)
         # Reads come last at their instant, so a worker reads all folds of that instant.
         reads = state.readers.counts[WAIT] > 0 and time_s > clock.now_s
         # Rounding may put a departure from fair links just before the present time.
@@ -87,8 +87,10 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
         clock.now_s = time_s
         if reads:
             read(state, costs, rules, limits, take_first(state.readers)[1])
-        elif link_s <= event_s:
+        elif link_s <= min(fold_s, event_s):
             on_departure(state, costs, rules)
+        elif fold_s <= event_s:
+            fold(state, costs, rules, record, take_first(state.folds)[1])
         else:
             happen(state, costs, rules, limits, record, events[1].key)
     return DONE
@@ -102,9 +104,7 @@ def happen(
     # Leaves are slots, then workers, then fault processes by worker.
     kind, leaf, now_s = key >> PRIORITY, key & WHO, state.clock[0].now_s
     number = leaf - len(state.slots)
-    if kind == FOLDED:
-        fold(state, costs, rules, limits, record, leaf)
-    elif kind == PUSHED:
+    if kind == PUSHED:
         on_arrival(state, costs, rules, leaf)
     elif kind == SEND:
         on_turn(state, costs, rules, leaf)
@@ -197,9 +197,7 @@ def take(state: State, costs: Costs, rules: Rules, number: int, place: int) -> N
 
 
 @kernel
-def fold(
-    state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, place: int
-) -> None:
+def fold(state: State, costs: Costs, rules: Rules, record: Record, place: int) -> None:
     """Complete a fold: a new version, room at the server, and the worker's next read."""
     clock, slot = state.clock[0], state.slots[place]
     number, worker = slot.worker, state.workers[slot.worker]

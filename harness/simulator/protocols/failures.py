@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.simulator import faults
 from harness.simulator.costs import Costs
-from harness.simulator.events import kernel, scratch, withdraw
+from harness.simulator.events import WAIT, kernel, scratch, withdraw
 from harness.simulator.faults import away_s, instant_s
 from harness.simulator.protocols.contract import Limits
 from harness.simulator.protocols.record import Record
@@ -130,6 +130,7 @@ def fail(
     row = record.restarts[record.counts[2]]
     row.time_s, row.version, row.restored_version = up_s, clock.version, clock.restored
     record.counts[2] += 1
+    state.folds.counts[WAIT] = 0
     for place in range(len(state.slots)):
         if state.slots[place].phase == AT_SERVER:
             number = state.slots[place].worker

@@ -4,7 +4,8 @@ Each contribution occupies a slot of its worker. The leaves of one tournament ar
 with faults also workers and fault processes. Each leaf has at most one pending event, so the event
 of a contribution that a failure destroys can be removed, and no stale event is left. Departures
 from fair links are events of the links, and reads, which come last at their instant, wait in a
-queue of their own.
+queue of their own. So do the ends of folds: the server folds in the order of arrival, so an end is
+known once a contribution is queued, and comes before no earlier one's.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from harness.simulator.timeline import IN_FLIGHT, Contributions
 
 __all__ = ["Rules", "State", "initial_state", "plan", "rows_under_way", "wake"]
 
-FOLDED, PUSHED, SEND, COMPUTED, FETCHED, FAULT, RETURNED, READ = range(8)
-"""Kinds of events; the number is the priority at equal times."""
+PUSHED, SEND, COMPUTED, FETCHED, FAULT, RETURNED, READ = range(7)
+"""Kinds of events of a leaf; the number is the priority at equal times."""
 
 PARKED, ABOUT_TO_READ, HELD, ENGAGED, AWAY = range(5)
 """States of a worker: idle because the limits allow no read, about to read, held by the staleness
@@ -113,6 +114,7 @@ class State(NamedTuple):
     Attributes:
         clock: [1] of `CLOCK`.
         events: tournament of slots, then workers and fault processes by worker.
+        folds: slots of queued contributions, by the ends of their folds.
         readers: workers that read at the present instant.
         held: [2N] tournament of workers held by the bound, by their folds; [2] without a bound.
         gate: [2C] tournament of slots that wait for room at the server; [2] without a limit.
@@ -125,6 +127,7 @@ class State(NamedTuple):
 
     clock: Any
     events: Any
+    folds: Queue
     readers: Queue
     held: Any
     gate: Any
@@ -153,6 +156,7 @@ def initial_state(cluster: Cluster, workers: int, rules: Rules) -> State:
     return State(
         clock=clock,
         events=new_tournament(leaves(cluster, workers, rules.depth)),
+        folds=new_queue(count),
         readers=new_queue(workers),
         # Without a bound or limit, one empty leaf: kernels always look at the first event.
         held=new_tournament(workers if rules.bound >= 0 else 1),

@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.simulator import links
 from harness.simulator.costs import Costs
-from harness.simulator.events import WHO, enter, kernel, scratch
+from harness.simulator.events import WHO, append, enter, kernel, scratch
 from harness.simulator.laws import uniforms
 from harness.simulator.links import DOWN, FAIR, NETWORK, OWN, UP, staging_s
 from harness.simulator.protocols import shards
@@ -22,7 +22,6 @@ from harness.simulator.protocols.state import (
     COMPUTED,
     ENGAGED,
     FETCHED,
-    FOLDED,
     FREE,
     GATED,
     PUSHED,
@@ -209,7 +208,7 @@ def on_piece(state: State, place: int, now_s: float) -> bool:
         return False
     slot.phase = AT_SERVER
     slot.fold_end_s = shards.fold_end_s(parts, place)
-    plan(state, place, slot.fold_end_s, FOLDED)
+    append(state.folds, slot.fold_end_s, place)
     return True
 
 
@@ -235,7 +234,7 @@ def on_arrival(state: State, costs: Costs, rules: Rules, place: int) -> None:
     slot.fold_start_s = max(clock.now_s, clock.server_free_s)
     slot.fold_end_s = slot.fold_start_s + slot.fold_s
     clock.server_free_s = slot.fold_end_s
-    plan(state, place, slot.fold_end_s, FOLDED)
+    append(state.folds, slot.fold_end_s, place)
 
 
 @kernel
