@@ -18,8 +18,6 @@ from harness.judge.results import Claim, Exhibit, Row
 from reproductions.paper import Subject
 from reproductions.run_metrics import hashes
 
-__all__ = ["Claims", "Content", "Exhibits", "Judged"]
-
 Content = Iterator[Row | str | dict[str, Any]]
 """An exhibit's rows, sentences that go on its note, and options for drawing that need a run."""
 Judged = Iterator[Quantity | Precondition | str | dict[str, str]]

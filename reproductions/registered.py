@@ -36,8 +36,6 @@ from harness.judge.results import Claim
 from harness.store import Run
 from harness.store.schema import UNDER
 
-__all__ = ["REGISTRATION", "Registration"]
-
 REGISTRATION = "registration"
 """Key of the digest among the facts that a run was begun under, and of a report's line."""
 

@@ -23,8 +23,6 @@ from harness.judge.results import Row
 from harness.judge.statistics import Array, exponents_ci, mean_ci, root_ci
 from reproductions.run_metrics import hashes, summary_values
 
-__all__ = ["BiasGrid", "CollapseGrid", "largest_stable"]
-
 
 @dataclass(frozen=True)
 class BiasGrid:

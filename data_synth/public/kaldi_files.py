@@ -26,19 +26,6 @@ from data_synth.recorded import READERS, read_lines
 from data_synth.tree import SILENCE
 from harness.base.errors import UserError
 
-__all__ = [
-    "SILENCE_PHONES",
-    "NotNumbers",
-    "archive",
-    "has_sound",
-    "matrices",
-    "matrix",
-    "rate_of",
-    "read_lexicon",
-    "read_table",
-    "shift_of",
-]
-
 OVERSHOOT_S = 0.5
 """A segment that ends later than its recording by less is cut there, as by `extract-segments`."""
 

@@ -27,8 +27,6 @@ from data_synth.targets import monophones
 from data_synth.tree import SILENCE, Tree
 from harness.base.errors import UserError
 
-__all__ = ["TargetReader", "find_targets"]
-
 STATE = re.compile(r"Transition-state \d+: phone = (\S+) hmm-state = (\d+) pdf = (\d+)")
 TRANSITION = re.compile(r"\s*Transition-id = (\d+) ")
 POSITION = re.compile(r"_[BEIS]$")

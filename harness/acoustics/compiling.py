@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 
 from harness.kernels import compiling
 
-__all__ = ["kernel", "part", "summing_part"]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _FAST = {"reassoc", "nsz", "nnan", "contract"}

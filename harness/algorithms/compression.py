@@ -26,8 +26,6 @@ from harness.base.settings import setting
 from harness.networks.contract import Network, RuledNetwork
 from harness.networks.unused import Unused, find_unused, mark_unused_
 
-__all__ = ["Coder", "Compressed", "Int8", "PowerSgd", "TopK"]
-
 FACTOR = "factor"
 
 

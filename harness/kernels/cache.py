@@ -54,20 +54,6 @@ from numba.extending import infer_getattr, register_model
 
 from harness.kernels import notice
 
-__all__ = [
-    "MOST_BYTES",
-    "SUFFIX",
-    "UNUSED_S",
-    "KernelCache",
-    "TuplePointer",
-    "argument_type",
-    "folder",
-    "format_type",
-    "identity",
-    "read",
-    "write",
-]
-
 
 class KernelCache(_Cache):
     """Disk cache of one kernel's machine code, behind numba's cache interface.

@@ -29,8 +29,6 @@ from numba.core.registry import CPUDispatcher
 from harness.kernels import notice
 from harness.kernels.cache import KernelCache, argument_type
 
-__all__ = ["LinkingCompiler", "callable_part", "kernel", "part"]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _NOT_FROM_PYTHON = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}

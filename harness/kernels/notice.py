@@ -12,8 +12,6 @@ from typing import Any
 from harness.base.errors import UserError
 from harness.base.log import LOG
 
-__all__ = ["announce", "check_environment", "complain", "listen"]
-
 Say = Callable[[str, float | None], None]
 """Callback: a kernel's name, and None when its compilation begins or its seconds when it ends."""
 

@@ -22,27 +22,6 @@ from harness.simulator.durations import with_durations
 from harness.simulator.faults import Fault
 from harness.simulator.network import Network
 
-__all__ = [
-    "Checkpoints",
-    "Cluster",
-    "Compression",
-    "Device",
-    "Host",
-    "Jitter",
-    "Job",
-    "Link",
-    "Parallel",
-    "Server",
-    "Stragglers",
-    "WorkerGroup",
-    "Workload",
-    "catalogue",
-    "cluster_from",
-    "describe_unknown_device",
-    "load_cluster",
-    "with_catalogue",
-]
-
 JITTER_LAWS = ("constant", "lognormal", "gamma", "shifted-exponential", "empirical")
 
 MOST_WORKERS = 10_000_000

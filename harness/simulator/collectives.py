@@ -47,8 +47,6 @@ from harness.simulator.events import Heap, kernel, new_heap, push
 from harness.simulator.network import Traffic, Wiring, new_traffic, next_event, reserve, start
 from harness.simulator.ring import RingRounds, ends_by_events_s, ends_by_rounds_s
 
-__all__ = ["ALGORITHMS", "EXCHANGES", "ROUND", "AllReduce", "Messages", "Plan", "schedule"]
-
 Ints = Any
 
 Rounds = list[Any]

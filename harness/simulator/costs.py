@@ -13,17 +13,6 @@ from harness.simulator.cluster import Cluster, Jitter, Stragglers, Workload
 from harness.simulator.events import kernel, part
 from harness.simulator.faults import Faults, faults_of
 
-__all__ = [
-    "Costs",
-    "Way",
-    "bare_throughput_per_s",
-    "compute_seconds",
-    "copy_seconds",
-    "costs_of",
-    "own_links",
-]
-
-
 Way = Literal["link", "network", "workers", "generators"]
 """Routes of messages: to the server over ``[link]``, or over ``[network]`` if that has a table
 ``server``; to the server over any ``[network]``; to other workers over any ``[network]``; over

@@ -32,29 +32,6 @@ from numba.extending import intrinsic
 
 from harness.kernels import compiling
 
-__all__ = [
-    "FAR_LEVELS",
-    "Heap",
-    "Queue",
-    "append",
-    "enter",
-    "first_s",
-    "head_s",
-    "kernel",
-    "levels_below_horizon",
-    "loop",
-    "new_heap",
-    "new_queue",
-    "new_tournament",
-    "part",
-    "pop",
-    "prefetch",
-    "push",
-    "scratch",
-    "take",
-    "withdraw",
-]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 # Kernels allocate no arrays, so reference counts of their arguments are not needed;

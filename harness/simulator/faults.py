@@ -19,19 +19,6 @@ from harness.base.settings import GREATEST_DURATION_S, Spec, duration, setting
 from harness.simulator import laws
 from harness.simulator.events import kernel
 
-__all__ = [
-    "DEATH",
-    "LATE",
-    "MESSAGE",
-    "PREEMPTION",
-    "SERVER",
-    "Fault",
-    "Faults",
-    "away_s",
-    "count_faults",
-    "faults_of",
-]
-
 KINDS = ("death", "preemption", "late", "message", "server")
 DEATH, PREEMPTION, LATE, MESSAGE, SERVER = range(5)
 DOWN_LAWS = tuple(law for law in laws.LAW_CODES if law != "empirical")

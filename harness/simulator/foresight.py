@@ -12,8 +12,6 @@ from harness.base.settings import load_toml
 from harness.simulator.cluster import Cluster, load_cluster
 from harness.simulator.protocols.contract import TimingProtocol
 
-__all__ = ["describe_idle", "describe_repeats", "estimate_bytes", "load_bundled"]
-
 REMARKS = ("name", "source", "peak_flops_per_s")
 """Keys of a cluster file that are for its reader."""
 

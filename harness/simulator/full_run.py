@@ -12,8 +12,6 @@ from itertools import accumulate
 from harness.simulator.steady import Estimate, steady_estimate
 from harness.simulator.timeline import Timeline
 
-__all__ = ["Whole", "overall_rate", "steady_rate"]
-
 
 @dataclass(frozen=True)
 class Whole:

@@ -8,8 +8,6 @@ from typing import Any, cast
 from harness.base.errors import UserError
 from harness.simulator.cluster import with_catalogue
 
-__all__ = ["get", "is_key", "put"]
-
 STEP = re.compile(r"([\w-]+)((?:\[\d{1,9}\])*)")
 
 

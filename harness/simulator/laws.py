@@ -16,8 +16,6 @@ import numpy as np
 from harness.base.seeds import stream_key
 from harness.simulator.events import kernel
 
-__all__ = ["CONSTANT", "EMPIRICAL", "GAMMA", "LAW_CODES", "LOGNORMAL", "SHIFTED_EXPONENTIAL"]
-
 CONSTANT, LOGNORMAL, GAMMA, SHIFTED_EXPONENTIAL, EMPIRICAL = range(5)
 LAW_CODES = {
     "constant": CONSTANT,

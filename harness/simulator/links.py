@@ -30,23 +30,6 @@ from harness.simulator.events import WAIT, Queue, append, head_s, kernel, new_qu
 from harness.simulator.network import Traffic, new_traffic, reserve, wire
 from harness.simulator.star import Star, new_star
 
-__all__ = [
-    "DOWN",
-    "FAIR",
-    "NETWORK",
-    "OWN",
-    "UP",
-    "Links",
-    "enter",
-    "is_networked",
-    "leave",
-    "links_of",
-    "load_of",
-    "new_links",
-    "next_departure_s",
-    "staging_s",
-]
-
 OWN, FIFO, FAIR, NETWORK = range(4)
 DOWN, UP = 0, 1
 _CODES = {"none": OWN, "fifo": FIFO, "fair": FAIR}

@@ -37,21 +37,6 @@ from harness.base.settings import rate as rate_setting
 from harness.simulator.events import SIZE, Heap, first_s, kernel, new_heap, pop, push
 from harness.simulator.shaping import Shaping
 
-__all__ = [
-    "Level",
-    "Network",
-    "Traffic",
-    "Wiring",
-    "depart",
-    "new_traffic",
-    "next_departure_s",
-    "next_event",
-    "reserve",
-    "route",
-    "start",
-    "wire",
-]
-
 COUNT, STALE = 0, 1
 
 UNKNOWN, MARKED = -1.0, -2.0

@@ -30,8 +30,6 @@ from harness.simulator.network import (
     start,
 )
 
-__all__ = ["ends_by_events_s", "ends_by_rounds_s"]
-
 NOBODY = -1
 
 

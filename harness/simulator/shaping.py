@@ -10,8 +10,6 @@ import numpy as np
 
 from harness.base.settings import Spec, setting
 
-__all__ = ["Shaping"]
-
 
 @dataclass(frozen=True)
 class Shaping(Spec):

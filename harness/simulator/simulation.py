@@ -29,8 +29,6 @@ from harness.simulator.protocols.contract import (
 )
 from harness.simulator.timeline import KINDS, SERVER, Spans, Timeline, close_segment
 
-__all__ = ["Simulation", "load_protocol", "load_protocols", "protocol_named"]
-
 Array = NDArray[Any]
 _NEVER = 2**62
 _LEAST_ROOM, _PART_ROOM, _MOST_ROOM = 1 << 13, 1 << 16, 1 << 20

@@ -43,8 +43,6 @@ from harness.simulator.events import (
 )
 from harness.simulator.network import Level, Network
 
-__all__ = ["Layout", "Star", "depart", "join", "layout_of", "new_star", "next_departure_s"]
-
 Floats = NDArray[np.float64]
 
 Ints = NDArray[np.int64]

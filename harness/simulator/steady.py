@@ -37,25 +37,6 @@ from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.simulation import Simulation
 from harness.simulator.timeline import Timeline
 
-__all__ = [
-    "PRECISION",
-    "Batches",
-    "Estimate",
-    "Floats",
-    "Horizon",
-    "LongRun",
-    "Samples",
-    "Stretch",
-    "empty_batches",
-    "history",
-    "horizon_of",
-    "is_transient",
-    "long_run",
-    "ratio",
-    "steady_estimate",
-    "warm_up",
-]
-
 PRECISION = 0.01
 """Largest relative half-width of the interval of a figure that counts as known."""
 

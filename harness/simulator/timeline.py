@@ -37,29 +37,6 @@ from numpy.typing import NDArray
 
 from harness.base.settings import format_seconds
 
-__all__ = [
-    "IN_FLIGHT",
-    "LOST",
-    "SERVER",
-    "Columns",
-    "Contributions",
-    "Decodes",
-    "Digest",
-    "Folds",
-    "Lag",
-    "Pieces",
-    "Restarts",
-    "Spans",
-    "Table",
-    "Timeline",
-    "close_segment",
-    "concat",
-    "inner_lag",
-    "outer_lag",
-    "pass_lag",
-    "push_lag",
-]
-
 IN_FLIGHT, LOST = -1, -2
 
 SERVER = -1

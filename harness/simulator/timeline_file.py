@@ -47,17 +47,6 @@ from harness.simulator.timeline import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "STANDARD",
-    "atomic_output",
-    "load_timeline",
-    "refuse_to_replace",
-    "save_segments",
-    "save_timeline",
-    "trace_events",
-    "write_trace",
-]
-
 _TABLES: dict[str, Any] = {
     "folds": Folds,
     "contributions": Contributions,

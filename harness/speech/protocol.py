@@ -54,8 +54,6 @@ from harness.simulator.timeline import (
     outer_lag,
 )
 
-__all__ = ["CountQueries", "Sequence"]
-
 FOLDED, PIECE, COMPUTED, DECODED, TRAINER_READ, DECODER_READ = range(6)
 PARKED, ABOUT_TO_READ, STARVED, UNDER_WAY = range(4)
 BLOCKED, DECODING, NEVER_STARTED, FINISHED = range(4)

@@ -26,15 +26,6 @@ from harness.simulator.simulation import Simulation
 from harness.store import Run, RunWriter, Store
 from reproductions.predictions.uncertain import Uncertain, draws, with_values
 
-__all__ = [
-    "Allowance",
-    "AllowanceConfig",
-    "Allowances",
-    "Shares",
-    "build_table",
-    "predict_allowances",
-]
-
 COLUMNS = ("allowance", "seconds", "low", "high")
 FORMAT = 1
 """Version of a run's figures: incremented when the same configuration gives other ones."""

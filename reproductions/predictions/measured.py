@@ -21,8 +21,6 @@ from typing import Any
 from harness.base.errors import EXIT_DONE, UserError
 from harness.cli import Parser, exit_code
 
-__all__ = ["CellComparison", "compare", "format_table", "main", "summarise"]
-
 PLANS = Path(__file__).parent
 PUBLISHED = Path(__file__).parents[2] / "reports/published/predictions"
 MEGA = 1e6

@@ -24,8 +24,6 @@ from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.simulation import Simulation
 from reproductions.predictions.uncertain import Uncertain, draws, with_values
 
-__all__ = ["Cell", "OuterLoop", "OuterLoops", "build_table", "format_row", "predict_steps"]
-
 COLUMNS = (
     *("algorithm", "H", "bandwidth_bits_per_s"),
     *("ms_per_step", "ms_low", "ms_high", "computing_share"),

@@ -26,23 +26,6 @@ from harness.simulator.events import kernel, new_tournament, set_leaf
 from harness.simulator.faults import Faults, away_s, instant_s
 from harness.simulator.timeline import Restarts
 
-__all__ = [
-    "NOBODY",
-    "Absences",
-    "Saving",
-    "begin",
-    "concat_restarts",
-    "fail",
-    "finish_restart",
-    "new_absences",
-    "new_saving",
-    "next_strike_s",
-    "on_fold",
-    "pause_end_s",
-    "select_readers",
-    "strike",
-]
-
 NOBODY = -1
 
 OF_WORKERS = ("death", "preemption", "late")

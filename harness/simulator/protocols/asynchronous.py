@@ -52,8 +52,6 @@ from harness.simulator.protocols.transfers import (
     on_turn,
 )
 
-__all__ = ["run"]
-
 
 @kernel
 def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, room: int) -> int:

@@ -84,8 +84,6 @@ from harness.simulator.protocols.rounds import (
 )
 from harness.simulator.timeline import Contributions, Restarts, Timeline
 
-__all__ = ["Averaging"]
-
 CLOCK = np.dtype(
     [
         *CLOCK_FIELDS,

@@ -57,8 +57,6 @@ from harness.simulator.timeline import (
     Timeline,
 )
 
-__all__ = ["BackupWorkers"]
-
 PARKED, COMPUTING, TAKEN, LATE, AWAY = range(5)
 """States of a worker: idle; computing or sending; its contribution taken for the coming fold;
 waiting for the fold without one; absent."""

@@ -71,8 +71,6 @@ from harness.simulator.protocols.rounds import (
 )
 from harness.simulator.timeline import Contributions, Timeline
 
-__all__ = ["ClientSampling"]
-
 CLOCK = np.dtype(
     [
         *CLOCK_FIELDS,

@@ -23,22 +23,6 @@ from harness.simulator.costs import Costs, Way
 from harness.simulator.timeline import Contributions, Timeline
 from harness.simulator.timeline_file import trace_events
 
-__all__ = [
-    "ASKS",
-    "CLOCK_FIELDS",
-    "DONE",
-    "DYING",
-    "FULL",
-    "GONE",
-    "LOST_ROUNDS",
-    "STUCK",
-    "Ability",
-    "Handing",
-    "Limits",
-    "TimingProtocol",
-    "Way",
-]
-
 CLOCK_FIELDS = (
     *(("now_s", np.float64), ("version", np.int64)),
     *(("dispatched", np.int64), ("busy", np.int64)),

@@ -39,8 +39,6 @@ from harness.simulator.protocols.state import (
 )
 from harness.simulator.protocols.transfers import end_of
 
-__all__ = ["begin", "come_back", "go", "save", "strike"]
-
 
 @kernel
 def begin(state: State, costs: Costs, rules: Rules) -> None:

@@ -24,8 +24,6 @@ from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.protocols.state import ABOUT_TO_READ, PARKED, become, schedule_read
 from harness.simulator.timeline import Contributions, Timeline
 
-__all__ = ["GatedServer"]
-
 SERVER = ParameterServer()
 """The protocol that has everything but the rule."""
 

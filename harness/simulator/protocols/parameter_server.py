@@ -34,8 +34,6 @@ from harness.simulator.protocols.plain_server import PlainState
 from harness.simulator.protocols.state import Rules
 from harness.simulator.timeline import Contributions, Timeline
 
-__all__ = ["ParameterServer"]
-
 _State = PlainState | server_state.State
 
 

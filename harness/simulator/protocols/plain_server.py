@@ -36,8 +36,6 @@ from harness.simulator.protocols.record import Record, space, timeline
 from harness.simulator.protocols.state import rows_under_way
 from harness.simulator.timeline import Contributions, Timeline
 
-__all__ = ["PlainState", "advance", "contributions_in_flight", "start", "wake"]
-
 PARKED, ABOUT_TO_READ, UNDER_WAY = range(3)
 
 CLOCK = np.dtype(

@@ -20,8 +20,6 @@ from harness.simulator.timeline import (
     Timeline,
 )
 
-__all__ = ["Record", "space", "timeline", "write_row"]
-
 FETCH, COMPUTE, PUSH, FOLD = range(4)
 """Kinds of spans, as in `timeline.KINDS`."""
 

@@ -54,31 +54,6 @@ from harness.simulator.timeline import (
     Timeline,
 )
 
-__all__ = [
-    "AFTER",
-    "BEFORE",
-    "LOST_TASK",
-    "MOST_BUCKETS",
-    "SERVED",
-    "TASK",
-    "Neighbours",
-    "RoundState",
-    "average_in_buckets",
-    "average_s",
-    "build_wiring",
-    "coding_s",
-    "contributions_in_flight",
-    "fair_rates",
-    "network_of",
-    "new_neighbours",
-    "plan",
-    "reduce",
-    "ring_uses",
-    "round_timeline",
-    "sizes",
-    "wire_bytes",
-]
-
 TASK = np.dtype(
     [(name, np.int64) for name in ("is_read", "read_version", "first_step", "steps")]
     + [

@@ -14,8 +14,6 @@ import numpy as np
 
 from harness.simulator.events import kernel
 
-__all__ = ["PIECE", "Shards", "begin", "fold_end_s", "look", "new_shards", "queue"]
-
 SHARD = np.dtype([("queued", np.int64), ("version", np.int64), ("free_s", np.float64)])
 """Pieces ever queued, pieces folded as of the last count, instant at which it is free."""
 

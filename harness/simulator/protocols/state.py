@@ -32,8 +32,6 @@ from harness.simulator.protocols.contract import CLOCK_FIELDS
 from harness.simulator.protocols.shards import Shards, new_shards
 from harness.simulator.timeline import IN_FLIGHT, Contributions
 
-__all__ = ["Rules", "State", "initial_state", "plan", "rows_under_way", "wake"]
-
 PUSHED, SEND, COMPUTED, FETCHED, FAULT, RETURNED, READ = range(7)
 """Kinds of events of a leaf; the number is the priority at equal times."""
 

@@ -33,16 +33,6 @@ from harness.simulator.protocols.state import (
     schedule_read,
 )
 
-__all__ = [
-    "compute",
-    "end_of",
-    "fetch",
-    "on_arrival",
-    "on_computed",
-    "on_departure",
-    "on_turn",
-]
-
 
 @kernel
 def on_departure(state: State, costs: Costs, rules: Rules) -> None:
