@@ -7,15 +7,10 @@
 """Machine code of kernels: its files, the digest that names them, and tuples passed by address.
 
 A file holds the machine code of one kernel for one signature: a SHA-256 of name and content, then
-numba's content. The name is a digest of everything the code depends on (`identity`), so a file is
-valid or absent, and damage is detected before anything is loaded. Each write deletes files that
-have not been read for `UNUSED_S`, and the oldest ones beyond `MOST_BYTES`. There are no locks: a
-process that misses a deleted file compiles the kernel again.
-
-`identity` is a digest of the kernel's own code and of all code of this project that it reaches:
-functions that it calls, constants that it reads, fields of tuples, and so on from each function.
-Code is compared as bytecode, constants by value, so a comment, a docstring or a module that the
-kernel does not use changes nothing. Other code comes with numba; its version is part of the name.
+numba's content. The name is a digest of everything the code depends on (`KernelCache`), so a file
+is valid or absent, and damage is detected before anything is loaded. Each write deletes the files
+that have been unread for longest, beyond `MOST_BYTES`. There are no locks: a process that misses a
+deleted file compiles the kernel again.
 
 Named tuples are passed between compiled functions by address (`TuplePointer`). numba itself passes
 a tuple by its parts, and an array by seven words. The state of a simulation is forty arrays in
@@ -33,17 +28,15 @@ import os
 import pickle
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numba
 import numpy as np
 from numba.core import cgutils, types
-from numba.core.caching import _Cache
+from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.datamodel import models
 from numba.core.imputils import impl_ret_borrowed, lower_cast, lower_getattr_generic
@@ -55,26 +48,26 @@ from numba.extending import infer_getattr, register_model
 from harness.kernels import notice
 
 
-class KernelCache(_Cache):
+class KernelCache(NullCache):
     """Disk cache of one kernel's machine code, behind numba's cache interface.
+
+    An edit of any source file in the kernel's folder, in `harness.simulator` or in
+    `harness.kernels` compiles the kernel anew, so what a kernel calls and reads belongs there.
+    Kernels of no file, such as a notebook's, and functions within others, which differ by what
+    they capture, are not stored.
 
     Args:
         dispatcher: numba's dispatcher of the kernel.
     """
 
     def __init__(self, dispatcher: Any) -> None:
-        self._dispatcher = dispatcher
         function = dispatcher.py_func
-        self._name = f"{function.__module__}.{function.__qualname__}".replace("<locals>", "")
-
-    @cached_property
-    def _identity(self) -> str:
-        return identity(self._dispatcher)
-
-    @property
-    def cache_path(self) -> str:
-        """Folder of the cache files."""
-        return str(folder())
+        source, line = Path(function.__code__.co_filename), function.__code__.co_firstlineno
+        self._name = f"{function.__module__}.{function.__qualname__}"
+        self._is_stored = function.__qualname__.isidentifier() and source.is_file()
+        # Now, as the module is imported: its files may change before the kernel is called.
+        digest = _digest_once if source.is_relative_to(_HOUSE) else digest_sources
+        self._identity = _SHARED, digest(source.parent), self._name, line
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Load the kernel for arguments of these types; None if it must be compiled."""
@@ -92,21 +85,12 @@ class KernelCache(_Cache):
 
     def _path(self, arguments: Any, codegen: Any) -> Path | None:
         root = folder()
-        if root is None:
+        if root is None or not self._is_stored:
             return None
         kinds = [format_type(kind) for kind in arguments]
         versions = (sys.implementation.cache_tag, numba.__version__, np.__version__)
         key = repr((self._identity, kinds, codegen.magic_tuple(), versions))
         return root / f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}{SUFFIX}"
-
-    def enable(self) -> None:
-        """Nothing: the cache is always enabled."""
-
-    def disable(self) -> None:
-        """Nothing: the cache cannot be disabled."""
-
-    def flush(self) -> None:
-        """Nothing: delete the folder instead."""
 
 
 def _load(path: Path, target_context: Any) -> Any:
@@ -128,9 +112,6 @@ def _load(path: Path, target_context: Any) -> Any:
 
 
 SUFFIX = ".kernel"
-
-UNUSED_S = 30 * 24 * 3600.0
-"""Seconds after its last read at which a file is deleted."""
 
 MOST_BYTES = 256 * 2**20
 """Largest total size of the cache; one version's kernels, for one processor, take 8 MB."""
@@ -191,11 +172,11 @@ def read(path: Path) -> bytes | None:
 
 
 def _drop(root: Path) -> None:
-    """Delete files unread for `UNUSED_S`, and the oldest ones beyond `MOST_BYTES`."""
-    room, oldest_s = MOST_BYTES, time.time() - UNUSED_S
-    for used_s, size, path in sorted(_list_files(root), reverse=True):
+    """Delete the files that have been unread for longest, beyond `MOST_BYTES`."""
+    room = MOST_BYTES
+    for _, size, path in sorted(_list_files(root), reverse=True):
         room -= size
-        if used_s < oldest_s or room < 0:
+        if room < 0:
             path.unlink(missing_ok=True)
 
 
@@ -215,99 +196,21 @@ def _digest(path: Path, content: bytes) -> bytes:
     return hashlib.sha256(path.name.encode() + b"\n" + content).digest()
 
 
-def identity(dispatcher: Any) -> str:
-    """Digest of a compiled function and of all code of this project that it reaches."""
-    digest = hashlib.sha256(_mechanism())
-    visits: dict[Any, Any] = {}
-    for line in _describe_value(dispatcher, frozenset(), visits):
-        digest.update(line.encode() + b"\n")
+def digest_sources(folder: Path, pattern: str = "*.py") -> str:
+    """Digest of the names and contents of a folder's source files."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob(pattern)):
+        digest.update(f"{path.relative_to(folder)}\n".encode() + _digest(path, path.read_bytes()))
     return digest.hexdigest()
 
 
-@cache
-def _mechanism() -> bytes:
-    """Source of this package: the way of compiling is part of every kernel's identity."""
-    return b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+_digest_once = cache(digest_sources)
+"""For this project's folders; those of a user may be reloaded after an edit."""
 
+_HOUSE = Path(__file__).parents[1]
 
-def _describe_value(value: Any, names: frozenset[str], visits: dict[Any, Any]) -> Iterator[str]:
-    """One line for each part of a value.
-
-    Args:
-        value: of a global or captured variable of a function.
-        names: every name in that function's code.
-        visits: values described so far, by address; a module also by ``names``, since each
-            function uses other names of it.
-    """
-    if isinstance(value, (bool, int, float, str, bytes, type(None), np.generic, np.dtype)):
-        yield f"{type(value).__name__} {value!r}"
-    elif isinstance(value, (tuple, list)):
-        for part in value:
-            yield from _describe_value(part, names, visits)
-    elif isinstance(value, np.ndarray):
-        yield f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
-    else:
-        key = (id(value), names) if isinstance(value, ModuleType) else id(value)
-        if key not in visits:
-            visits[key] = value
-            yield from _describe_object(value, names, visits)
-
-
-def _describe_object(value: Any, names: frozenset[str], visits: dict[Any, Any]) -> Iterator[str]:
-    """Lines of a module, function or class, each described once."""
-    inner = getattr(value, "py_func", getattr(value, "_defn", value))  # of a kernel, an intrinsic
-    if isinstance(inner, ModuleType):
-        if _is_ours(inner.__name__):
-            for name in sorted(names & vars(inner).keys()):
-                yield name
-                yield from _describe_value(vars(inner)[name], names, visits)
-    elif isinstance(inner, FunctionType) and _is_ours(inner.__module__):
-        options = sorted(getattr(value, "targetoptions", {}).items())
-        settings = [(name, _format_constant(option)) for name, option in options]
-        yield f"{inner.__qualname__} {settings}"
-        yield from _describe_value(inner.__defaults__ or (), names, visits)
-        yield from _describe_function(inner, visits)
-    elif isinstance(inner, type) and hasattr(inner, "_fields"):
-        yield f"{inner.__qualname__} {inner._fields}"
-    else:
-        yield getattr(inner, "__qualname__", None) or repr(inner)
-
-
-def _describe_function(function: FunctionType, visits: dict[Any, Any]) -> Iterator[str]:
-    code = function.__code__
-    names = frozenset(_names(code))
-    yield _format_code(code)
-    for name in sorted(names & function.__globals__.keys()):
-        yield name
-        yield from _describe_value(function.__globals__[name], names, visits)
-    for cell in function.__closure__ or ():
-        yield from _describe_value(cell.cell_contents, names, visits)
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
-
-
-def _format_code(code: CodeType) -> str:
-    constants = [_format_constant(constant) for constant in code.co_consts]
-    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
-    shape = (code.co_argcount, code.co_kwonlyargcount, code.co_flags)
-    return repr((code.co_code, constants, names, shape))
-
-
-def _format_constant(constant: Any) -> str:
-    if isinstance(constant, CodeType):
-        return _format_code(constant)
-    if isinstance(constant, (set, frozenset)):  # their order differs between processes
-        return repr(sorted(map(repr, constant)))
-    return repr(constant)
-
-
-def _is_ours(module: str | None) -> bool:
-    return (module or "").partition(".")[0] not in ("", "numba", "numpy", "llvmlite", "math")
+_SHARED = digest_sources(_HOUSE / "kernels"), digest_sources(_HOUSE / "simulator", "**/*.py")
+"""Digests of the way of compiling and of what every package's kernels call."""
 
 
 def format_type(kind: Any) -> str:

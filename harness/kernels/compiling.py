@@ -79,6 +79,7 @@ class CallablePart(CPUDispatcher):
         super().__init__(
             function, targetoptions={"nopython": True, **options}, pipeline_class=LinkingCompiler
         )
+        self._entrance_cache = KernelCache(self)
 
     @cached_property
     def _entrance(self) -> Any:
@@ -86,7 +87,7 @@ class CallablePart(CPUDispatcher):
         settings = self.targetoptions.items()
         options = {name: value for name, value in settings if name not in _NOT_FROM_PYTHON}
         entrance: Any = numba.jit(**options)(_build_entrance(self))
-        entrance._cache = KernelCache(self)
+        entrance._cache = self._entrance_cache
         return entrance
 
     def __call__(self, *arguments: Any) -> Any:

@@ -32,10 +32,9 @@ def raised(value):
 
 @pytest.fixture
 def package(tmp_path):
-    """A kernel `total` in one file, what it calls in another, and one that nobody uses."""
+    """A kernel `total` in one file, and what it calls in another."""
     (tmp_path / "caller.py").write_text(CALLER)
     (tmp_path / "called.py").write_text(CALLED)
-    (tmp_path / "unrelated.py").write_text("x = 1\n")
     return tmp_path
 
 

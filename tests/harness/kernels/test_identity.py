@@ -1,65 +1,15 @@
-"""What renews a kernel that is kept, and what does not."""
+"""What renews a kernel that is kept."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from types import ModuleType
 from typing import NamedTuple
 
 import numba
 import numpy as np
 import pytest
 
-from harness.kernels.cache import format_type, identity
-
-ALL = """
-import gc
-from importlib import import_module
-from harness.kernels.cache import identity
-from numba.core.registry import CPUDispatcher
-
-for name in ("simulator.simulation", "acoustics.decoder", "acoustics.lattice", "acoustics.scoring",
-             "acoustics.hmm", "acoustics.mmi"):
-    import_module("harness." + name)
-found = {f"{k.__module__}.{k.__qualname__}": identity(k)
-         for k in gc.get_objects() if isinstance(k, CPUDispatcher) and "harness." in k.__module__}
-print(len(found), *sorted(found.items()), sep="\\n")
-"""
-
-
-def test_every_kernel_has_the_same_identity_in_every_process():
-    def identities(seed):
-        environment = {**os.environ, "PYTHONHASHSEED": seed}
-        command = [sys.executable, "-c", ALL]
-        finished = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=True
-        )
-        return finished.stdout.splitlines()
-
-    first = identities("1")
-    assert int(first[0]) > 100
-    assert identities("2") == first
-
-
-def reader(body, **names):
-    """A function of ours, as if it stood in a module of its own."""
-    scope = {"__name__": "ours", **names}
-    exec(f"def reads():\n    return {body}", scope)
-    return scope["reads"]
-
-
-@pytest.mark.parametrize(("a", "b"), [(5, 2), (1, 7)])
-def test_two_readers_of_one_module_each_count_with_what_they_read(a, b):
-    def identity_of(**values):
-        shared = ModuleType("shared")
-        vars(shared).update(values)
-        called = reader("shared.B", shared=shared)
-        return identity(reader("shared.A + called()", shared=shared, called=called))
-
-    assert identity_of(A=1, B=2, C=3) == identity_of(A=1, B=2, C=4)
-    assert identity_of(A=a, B=b) != identity_of(A=1, B=2)
+from harness.kernels.cache import format_type
+from harness.kernels.compiling import callable_part
 
 
 def change(package, name, old, new):
@@ -87,18 +37,32 @@ def test_a_kernel_is_renewed_by_a_change_of(package, computed, name, old, new, r
     assert said.startswith("compiling, once")
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        ("unrelated.py", "x = 1", "x = 2"),
-        ("called.py", "@part", "def another():\n    return 7\n\n\n# A comment.\n@part"),
-    ],
-    ids=["a file that it does not use", "what it does not use in a file that it does"],
-)
-def test_a_kernel_is_not_renewed_by_a_change_of(package, computed, name, old, new):
-    computed()
-    change(package, name, old, new)
-    assert computed() == ("31", "")
+def test_a_kernel_of_no_file_is_never_stale(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    texts = ("def f(x):\n    return x + g(x)", "def g(x):\n    return 2 * x")
+
+    def compile_text(texts):
+        scope = {"__name__": "notebook"}
+        for text in reversed(texts):
+            exec(compile(text, "<cell>", "exec"), scope)
+            scope["g"] = callable_part(scope["g"])
+        return callable_part(scope["f"])(1)
+
+    assert compile_text(texts) == 3
+    assert compile_text((texts[0], texts[1].replace("2", "5"))) == 6
+
+
+def test_kernels_that_differ_by_what_they_capture_are_told_apart(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+
+    def capture(by):
+        return callable_part(lambda x: x * by)
+
+    def default(by):
+        return callable_part(lambda x, by=by: x * by)
+
+    for make in (capture, default):
+        assert [make(by)(1) for by in (2, 3)] == [2, 3]
 
 
 def test_changing_back_finds_the_first_kernel_again(package, computed):
