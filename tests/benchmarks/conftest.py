@@ -1,6 +1,6 @@
 """Benchmarks: processor time of one computation over another's within one run, against a bound.
 
-``tox -e bench`` measures (``--benchmark-enable``); in the suite each runs once, untimed. A bound
+``tox -e bench`` measures (``--benchmark-enable``); at night each runs once, untimed. A bound
 holds on any processor: it is about twice the largest ratio that was measured.
 ``--plant ROOM`` slows one function of a room: a benchmark of that room must fail then.
 """
@@ -9,6 +9,7 @@ import functools
 import time
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -53,6 +54,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if room := config.getoption("--plant"):
         owner, name = find_planted(room)
         setattr(owner, name, slow(getattr(owner, name)))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.nightly)
 
 
 def find_planted(room: str) -> tuple[Any, str]:

@@ -6,10 +6,8 @@ all-reduce sends to whom.
 """
 
 import heapq
-import importlib.util
 import math
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -36,16 +34,12 @@ from harness.simulator.collectives import AllReduce
 from harness.simulator.costs import computation_s, costs_of
 from harness.simulator.network import wire
 from harness.simulator.protocols.backup_workers import BackupWorkers
+from tests.harness.simulator.simpy_link import LinkedModel
+from tests.harness.simulator.simpy_network import NetworkedModel
+from tests.harness.simulator.simpy_rounds import BackupModel
+from tests.harness.simulator.simpy_server import ShardedModel
 from tests.invariants import way_of
-
-SIMULATOR = Path(__file__).parents[1] / "harness" / "simulator"
-
-
-def simpy_models(name):
-    spec = importlib.util.spec_from_file_location(name, SIMULATOR / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from tests.nightly import runs
 
 
 def random_cluster(draw, workers, **more):
@@ -88,49 +82,35 @@ def assert_equal(found, expected, case):
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
 
 
-def test_a_parameter_server_with_bounds_places_and_deaths_is_simpys():
-    models = simpy_models("simpy_server")
-    for case in range(60):
-        draw = Random(case)
-        workers, bound = draw.randint(1, 9), draw.choice([None, 0, 1, 3])
-        queue = draw.choice([None, 1, 2, 4]) if bound is None else None
-        deaths = random_deaths(draw, workers) if queue is None else []
-        cluster = random_cluster(draw, workers, faults=faults_of(deaths))
-        protocol = ParameterServer(bound=bound, queue=queue)
-        found = Simulation(cluster, protocol, JOB, seed=case).advance(folds=80)
-        model = models.Model(cluster, JOB, workers, case, bound, deaths, queue)
-        assert_equal(rows_of(found), model.run(80), (case, protocol))
-
-
-def test_a_server_in_shards_is_simpys():
-    models = simpy_models("simpy_server")
-    for case in range(20):
+@pytest.mark.parametrize("cases", runs(5, 20))
+def test_a_server_in_shards_is_simpys(cases):
+    for case in range(cases):
         draw = Random(case)
         workers, shards = draw.randint(1, 9), draw.randint(2, 6)
         cluster = random_cluster(draw, workers)
         timeline = Simulation(cluster, ParameterServer(shards=shards), JOB, seed=case).advance(
             folds=60
         )
-        expected = models.ShardedModel(cluster, JOB, workers, case, shards).run(60)
+        expected = ShardedModel(cluster, JOB, workers, case, shards).run(60)
         assert_equal(rows_of(timeline), [row[:3] for row in expected], case)
 
 
-def test_a_link_of_ones_own_or_shared_is_simpys():
-    models = simpy_models("simpy_link")
-    for case in range(40):
+@pytest.mark.parametrize("cases", runs(10, 40))
+def test_a_link_of_ones_own_or_shared_is_simpys(cases):
+    for case in range(cases):
         draw = Random(case)
         workers = draw.randint(1, 12)
         cluster = random_cluster(draw, workers)
         sharing, duplex = draw.choice(["none", "fifo", "fair"]), draw.choice(["full", "half"])
         cluster = replace(cluster, link=replace(cluster.link, sharing=sharing, duplex=duplex))
         timeline = Simulation(cluster, "parameter_server", JOB, seed=case).advance(folds=80)
-        expected = models.LinkedModel(cluster, JOB, workers, case).run(80)
+        expected = LinkedModel(cluster, JOB, workers, case).run(80)
         assert_equal(rows_of(timeline), expected, (case, sharing, duplex))
 
 
-def test_a_server_on_a_network_is_simpys():
-    models = simpy_models("simpy_network")
-    for case in range(40):
+@pytest.mark.parametrize("cases", runs(10, 40))
+def test_a_server_on_a_network_is_simpys(cases):
+    for case in range(cases):
         draw = Random(case)
         workers, shards = draw.randint(1, 8), draw.choice([1, 1, 2, 3])
         levels = [Level(1, draw.uniform(10, 90), draw.choice([0.0, 0.01]))]
@@ -147,71 +127,8 @@ def test_a_server_on_a_network_is_simpys():
         cluster = random_cluster(draw, workers, network=network, server=server)
         protocol = ParameterServer(shards=shards)
         timeline = Simulation(cluster, protocol, JOB, seed=case).advance(folds=60)
-        expected = models.NetworkedModel(cluster, JOB, workers, case, shards).run(60)
+        expected = NetworkedModel(cluster, JOB, workers, case, shards).run(60)
         assert_equal(rows_of(timeline), expected, (case, network))
-
-
-def walk_deep_server(cluster, workers, seed, depth, push_every, folds):
-    """A server whose workers go on before their contributions are folded."""
-    costs = costs_of(cluster, JOB, workers, seed)
-    cost_s = costs.copy_s + costs.latency_s
-    steps, under_way, uplink_s = [0] * workers, [0] * workers, [0.0] * workers
-    is_idle, record, server_s, number = [False] * workers, [], 0.0, 0
-    events = [(0.0, 2, who, who, None) for who in range(workers)]
-
-    def push(time_s, kind, who, more):
-        nonlocal number
-        number += 1
-        heapq.heappush(events, (time_s, kind, workers + number, who, more))
-
-    heapq.heapify(events)
-    while len(record) < folds:
-        now_s, kind, _, who, version = heapq.heappop(events)
-        if kind == 0:  # folded
-            record.append((now_s, who, len(record) - version))
-            under_way[who] -= 1
-            if is_idle[who]:
-                push(now_s, 2, who, None)
-        elif kind == 1:  # computed
-            left_s = max(now_s, uplink_s[who]) + costs.copy_s
-            uplink_s[who] = left_s
-            push(left_s + costs.latency_s, 0.5, who, version)
-            push(now_s, 2, who, None)
-        elif kind == 0.5:  # arrived
-            server_s = max(now_s, server_s) + costs.fold_s
-            push(server_s, 0, who, version)
-        else:  # about to read
-            is_idle[who] = under_way[who] == depth
-            if not is_idle[who]:
-                mine = range(steps[who], steps[who] + push_every)
-                seconds = sum(computation_s(costs, who, step) for step in mine)
-                steps[who], under_way[who] = steps[who] + push_every, under_way[who] + 1
-                push(now_s + cost_s + seconds, 1, who, len(record))
-    return record
-
-
-def test_contributions_under_way_at_once_are_those_of_a_naive_walk():
-    for case in range(40):
-        draw = Random(case)
-        workers, depth, every = draw.randint(1, 7), draw.randint(2, 4), draw.choice([1, 1, 3])
-        cluster = random_cluster(draw, workers)
-        protocol = ParameterServer(depth=depth, push_every=every)
-        found = Simulation(cluster, protocol, JOB, seed=case).advance(folds=80)
-        expected = walk_deep_server(cluster, workers, case, depth, every, 80)
-        assert_equal(rows_of(found), expected, (case, protocol))
-
-
-def test_averaging_with_deaths_is_simpys():
-    models = simpy_models("simpy_rounds")
-    for case in range(40):
-        draw = Random(case)
-        workers, every = draw.randint(2, 7), draw.randint(1, 4)
-        deaths = random_deaths(draw, workers)
-        cluster = random_cluster(draw, workers, faults=faults_of(deaths))
-        timeline = Simulation(cluster, Averaging(every), JOB, seed=case).advance(folds=12)
-        model = models.AveragingModel(cluster, JOB, workers, case, every, deaths)
-        expected = [(time_s, who, 0) for time_s, who, _ in model.run(12)]
-        assert_equal(rows_of(timeline), expected, (case, deaths))
 
 
 def walk_overlapped_rounds(cluster, workers, seed, every, folds):
@@ -240,8 +157,9 @@ def walk_overlapped_rounds(cluster, workers, seed, every, folds):
     return record
 
 
-def test_overlapped_averaging_is_that_of_a_naive_walk():
-    for case in range(60):
+@pytest.mark.parametrize("cases", runs(15, 60))
+def test_overlapped_averaging_is_that_of_a_naive_walk(cases):
+    for case in range(cases):
         draw = Random(case)
         workers, every = draw.randint(1, 7), draw.randint(1, 4)
         cluster = random_cluster(draw, workers)
@@ -252,16 +170,16 @@ def test_overlapped_averaging_is_that_of_a_naive_walk():
         assert_equal(rows_of(found), expected, (case, workers, every))
 
 
-def test_backup_workers_with_deaths_are_simpys():
-    models = simpy_models("simpy_rounds")
-    for case in range(60):
+@pytest.mark.parametrize("cases", runs(15, 60))
+def test_backup_workers_with_deaths_are_simpys(cases):
+    for case in range(cases):
         draw = Random(case)
         workers = draw.randint(1, 9)
         backups = draw.randint(0, workers - 1)
         deaths = random_deaths(draw, workers)
         cluster = random_cluster(draw, workers, faults=faults_of(deaths))
         timeline = Simulation(cluster, BackupWorkers(backups), JOB, seed=case).advance(folds=20)
-        expected = models.BackupModel(cluster, JOB, workers, case, backups, deaths).run(20)
+        expected = BackupModel(cluster, JOB, workers, case, backups, deaths).run(20)
         rounds = [(time_s, who, 0) for time_s, taken in expected for who in taken]
         assert_equal(rows_of(timeline), rounds, (case, backups, deaths))
 
@@ -314,8 +232,9 @@ def walk_sampled_rounds(cluster, workers, seed, rules, deaths, folds):
     return record
 
 
-def test_sampled_clients_are_those_of_a_naive_walk():
-    for case in range(150):
+@pytest.mark.parametrize("cases", runs(37, 150))
+def test_sampled_clients_are_those_of_a_naive_walk(cases):
+    for case in range(cases):
         draw = Random(case)
         workers = draw.randint(1, 9)
         sampled = draw.randint(1, workers + 1)
@@ -457,8 +376,9 @@ def random_all_reduce(case):
     return algorithm, network, near, ready_s, 400.0
 
 
-def test_an_all_reduce_on_a_network_is_that_of_a_naive_walk():
-    for case in range(120):
+@pytest.mark.parametrize("cases", runs(30, 120))
+def test_an_all_reduce_on_a_network_is_that_of_a_naive_walk(cases):
+    for case in range(cases):
         algorithm, network, near, ready_s, size = random_all_reduce(case)
         wiring = wire(network, len(ready_s))
         exchange = AllReduce(algorithm, wiring, near)

@@ -11,6 +11,8 @@ from itertools import accumulate, pairwise
 from random import Random
 from types import SimpleNamespace
 
+import pytest
+
 from harness.simulator import (
     Averaging,
     Fault,
@@ -26,6 +28,7 @@ from harness.simulator import (
 from harness.simulator.cluster import Checkpoints, Compression, Parallel
 from harness.simulator.costs import computation_s, costs_of
 from tests.equivalence.test_event_models import JOB, assert_equal, random_cluster, rows_of
+from tests.nightly import runs
 
 FOLDED, ARRIVED, SENT_AGAIN, COMPUTED, FETCHED, FAULT, RETURNED, READ = range(8)
 """Of events at one instant this is the order."""
@@ -278,9 +281,10 @@ KNOWN = [870, 1290]
 """In which a dying worker once sent what had waited for the place that its death made free."""
 
 
-def test_a_server_that_fails_and_messages_that_are_lost_are_those_of_a_naive_walk():
+@pytest.mark.parametrize("cases", runs(25, 100))
+def test_a_server_that_fails_and_messages_that_are_lost_are_those_of_a_naive_walk(cases):
     sent = dropped = expected = variance = restarts = 0
-    for case in [*range(100), *KNOWN]:
+    for case in [*range(cases), *KNOWN]:
         draw = Random(case)
         workers, rules = draw.randint(1, 7), random_rules(draw)
         sharing = "none" if rules.bound is not None else draw.choice(["none", "none", "fifo"])
@@ -310,7 +314,7 @@ def test_a_server_that_fails_and_messages_that_are_lost_are_those_of_a_naive_wal
         expected += model.sent * model.probability
         variance += model.sent * model.probability * (1.0 - model.probability)
     assert abs(dropped - expected) < 5 * math.sqrt(variance)
-    assert min(dropped, restarts) > 100
+    assert min(dropped, restarts) > cases
 
 
 def all_reduced_s(ready_s, size, level, add_s=0.0):
@@ -468,9 +472,10 @@ def random_rounds(draw, workers, **more):
     return random_cluster(draw, workers, network=Network((level,), sharing="fifo"), **more)
 
 
-def test_checkpoints_that_all_wait_for_are_those_of_a_naive_walk():
+@pytest.mark.parametrize("cases", runs(25, 100))
+def test_checkpoints_that_all_wait_for_are_those_of_a_naive_walk(cases):
     restarts = 0
-    for case in range(100):
+    for case in range(cases):
         draw = Random(case)
         workers, every = draw.randint(1, 5), draw.randint(1, 3)
         times = [draw.choice([0.0, draw.uniform(0.1, 3.0)]) for _ in range(2)]
@@ -485,7 +490,7 @@ def test_checkpoints_that_all_wait_for_are_those_of_a_naive_walk():
         found = Simulation(cluster, Averaging(every), JOB, seed=case).advance(folds=15)
         check_rounds(found, model, (case, cluster.checkpoints, cluster.faults))
         restarts += len(model.restarts)
-    assert restarts > 50
+    assert restarts > cases / 2
 
 
 def paced_s(begins_s, work_s, busy, slowdown):
@@ -510,9 +515,10 @@ class BucketedRounds(Absent):
         self.costs, self.cluster = costs_of(cluster, JOB, workers, seed), cluster
         self.add_s = cluster.server.fold_traffic / cluster.host.memory_bytes_per_s
         self.rows, self.lost, self.restarts, self.step, self.version = [], [], [], 0, 0
-        whole, ends = JOB.parameter_bytes, [0.0, *accumulate(rules.buckets)]
+        whole, buckets = JOB.parameter_bytes, rules.buckets or (JOB.parameter_bytes,)
+        ends = [0.0, *accumulate(buckets)]
         while ends[-1] < whole:
-            ends.append(ends[-1] + rules.buckets[-1])
+            ends.append(ends[-1] + buckets[-1])
         ends = [min(end, whole) for end in ends if end < whole] + [whole]
         self.parts = [end - start for start, end in pairwise(ends)]
         while self.version < folds:
@@ -572,11 +578,12 @@ class BucketedRounds(Absent):
         return [time_s + pause_s for time_s in full_s], left_s
 
 
-def test_an_all_reduce_in_buckets_is_that_of_a_naive_walk():
-    for case in range(60):
+@pytest.mark.parametrize("cases", runs(15, 60))
+def test_an_all_reduce_in_buckets_is_that_of_a_naive_walk(cases):
+    for case in range(cases):
         draw = Random(case)
         workers, every = draw.randint(2, 6), draw.randint(1, 3)
-        buckets = tuple(draw.uniform(1.0, 5.0) for _ in range(draw.randint(1, 3)))
+        buckets = tuple(draw.uniform(1.0, 5.0) for _ in range(draw.randint(0, 3)))
         parallel = Parallel(
             slowdown=draw.uniform(1.0, 1.3), average_s=draw.choice([0.0, 0.1]),
             first_average_s=draw.choice([0.0, 0.5]), backward_share=draw.uniform(0.1, 1.0),

@@ -143,9 +143,9 @@ class Walk:
         passes = sum(begins <= version for begins in self.passes)
         memory.new_pass = self.begun.get(worker) != passes
         memory.in_flight, self.begun[worker] = [busy], passes
-        self.algorithm.contribute(
-            LocalWork(self.network, replica, minibatches, out, self.rate, memory)
-        )
+        with torch.no_grad():
+            work = LocalWork(self.network, replica, minibatches, out, self.rate, memory)
+            self.algorithm.contribute(work)
         return out[0]
 
     def around_a_server(self, timeline: Timeline) -> Tensor:

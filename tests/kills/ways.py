@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.base.errors import EXIT_INTERRUPTED
-from tests.kills import clock
 from tests.processes import Started
 
 
@@ -52,8 +51,6 @@ WAYS = {
     "suspended": Way(_to_group(signal.SIGSTOP, signal.SIGCONT, every_s=0.3), None),
 }
 SEMAPHORE = "/dev/shm/sem."
-CLOCK_SET = {"clock set": Way(lambda command: clock.jump(), None)}
-"""What is done to processes with a clock that can be set."""
 
 
 def session(command: Started) -> list[int]:

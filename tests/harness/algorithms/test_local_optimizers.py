@@ -8,7 +8,6 @@ from harness.algorithms.contract import Fold, LocalWork, Memory
 from harness.algorithms.descent import (
     PLAIN,
     QUINTIC,
-    AdamW,
     Momentum,
     Muon,
     local_steps,
@@ -20,17 +19,6 @@ from harness.networks.feedforward import Dnn, Layout
 LAYOUT = Layout((4, 5, 3))
 NET = Dnn(LAYOUT)
 WORKERS, FRAMES, RATE = 3, 6, 0.05
-OF_TORCH = {
-    "momentum": (Momentum(), lambda p: torch.optim.SGD(p, RATE, momentum=0.9)),
-    "nesterov": (
-        Momentum(0.8, nesterov=True),
-        lambda p: torch.optim.SGD(p, RATE, momentum=0.8, nesterov=True),
-    ),
-    "adamw": (
-        AdamW(0.8, 0.95, 1e-6, 0.1),
-        lambda p: torch.optim.AdamW(p, RATE, (0.8, 0.95), 1e-6, 0.1),
-    ),
-}
 
 
 def drawn(steps: int) -> tuple[torch.Tensor, list[Minibatch]]:
@@ -39,37 +27,6 @@ def drawn(steps: int) -> tuple[torch.Tensor, list[Minibatch]]:
     x = torch.randn(steps, WORKERS, FRAMES, 4, dtype=torch.float64, generator=draw)
     y = torch.randint(0, 3, (steps, WORKERS, FRAMES), generator=draw)
     return stack, [Minibatch(*pair) for pair in zip(x, y, strict=True)]
-
-
-def by_torch(made, stack, minibatches) -> torch.Tensor:
-    """Every replica moved by one of PyTorch's optimizers, through autograd."""
-    ends = []
-    for worker, start in enumerate(stack):
-        weights = [
-            part.clone().requires_grad_() for layer in LAYOUT.views(start[None]) for part in layer
-        ]
-        optimizer = made(weights)
-        for x, y in minibatches:
-            hidden = torch.sigmoid(x[worker] @ weights[0][0].T + weights[1][0])
-            loss = torch.nn.functional.cross_entropy(
-                hidden @ weights[2][0].T + weights[3][0], y[worker]
-            )
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        ends.append(torch.cat([part.detach().flatten() for part in weights]))
-    return torch.stack(ends)
-
-
-@pytest.mark.parametrize("name", OF_TORCH)
-def test_local_steps_are_those_of_pytorch(name):
-    descent, made = OF_TORCH[name]
-    stack, minibatches = drawn(7)
-    expected = by_torch(made, stack, minibatches)
-    memory = Memory()
-    local_steps(descent, NET, stack, minibatches[:4], RATE, memory)  # remembered in between
-    local_steps(descent, NET, stack, minibatches[4:], RATE, memory)
-    torch.testing.assert_close(stack, expected, rtol=0, atol=1e-13)
 
 
 def test_muon_goes_where_pytorchs_does_as_far_as_its_half_precision_goes():

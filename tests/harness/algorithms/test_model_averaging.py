@@ -1,7 +1,6 @@
 import torch
 
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.averaging import ModelAveraging
 from harness.algorithms.contract import Fold, LocalWork, Memory
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
@@ -40,30 +39,6 @@ def gradient(model, minibatch, worker):
         model.unsqueeze(0), minibatch.x[worker, None], minibatch.targets[worker, None], out
     )
     return out[0]
-
-
-def mean_gradient(model, minibatch, worker):
-    return gradient(model, minibatch, worker) / minibatch.targets.shape[1]
-
-
-def test_averaging_after_every_step_is_gradient_averaging():
-    model, minibatches = problem(workers=4, steps=1)
-    server = one_round(ModelAveraging(), model, minibatches)
-    mean = sum(mean_gradient(model, minibatches[0], w) for w in range(4)) / 4
-    torch.testing.assert_close(server.model, model - RATE * mean, rtol=0, atol=1e-15)
-    assert server.version == 1
-
-
-def test_averaging_is_the_mean_of_workers_that_trained_alone():
-    model, minibatches = problem(workers=3, steps=4)
-    server = one_round(ModelAveraging(), model, minibatches)
-    ends = []
-    for worker in range(3):
-        theta = model
-        for minibatch in minibatches:
-            theta = theta - RATE * mean_gradient(theta, minibatch, worker)
-        ends.append(theta)
-    torch.testing.assert_close(server.model, sum(ends) / 3, rtol=0, atol=1e-14)
 
 
 def test_several_local_steps_of_async_sgd_hand_in_the_sum_of_their_gradients():

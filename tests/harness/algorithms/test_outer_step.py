@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from harness.algorithms.averaging import (
-    MOMENTUM,
     BlockMomentum,
     Mean,
     ModelAveraging,
@@ -24,35 +23,11 @@ def test_a_mean_replaces_the_model_to_the_last_bit():
     assert server.model.tolist() == [torch.tensor([0.3, 0.5], dtype=torch.float64).mean(), 1.5]
 
 
-def test_block_momentum_follows_its_recurrence_by_hand():
-    step = BlockMomentum(momentum=0.5, rate=2.0)
-    server = Server(vector(0.0), tensors=step.start(vector(0.0)))
-    seen = []
-    for mean in (1.0, 3.0, 4.0):
-        step.step(server, vector(mean))
-        seen.append((server.tensors[MOMENTUM].item(), server.model.item()))
-    # D = D/2 + 2 (mean - theta): 2; 1 + 2 (3 - 2) = 3; 1.5 + 2 (4 - 5) = -0.5.
-    assert seen == [(2.0, 2.0), (3.0, 5.0), (-0.5, 4.5)]
-
-
 def test_without_momentum_and_at_rate_one_an_outer_step_goes_to_the_mean():
     for step in (BlockMomentum(0.0, 1.0), OuterNesterov(0.0, 1.0)):
         server = Server(vector(2.0), tensors=step.start(vector(2.0)))
         step.step(server, vector(5.0))
         assert server.model.item() == 5.0
-
-
-def test_the_outer_nesterov_step_is_torchs():
-    step, model = OuterNesterov(), torch.nn.Parameter(vector(1.0, -2.0))
-    server = Server(model.detach().clone(), tensors=step.start(model.detach()))
-    torchs = torch.optim.SGD([model], lr=0.7, momentum=0.9, nesterov=True)
-    draw = torch.Generator().manual_seed(0)
-    for _ in range(5):
-        mean = torch.randn(2, dtype=torch.float64, generator=draw)
-        model.grad = model.detach() - mean
-        torchs.step()
-        step.step(server, mean)
-        torch.testing.assert_close(server.model, model.detach(), rtol=0, atol=1e-14)
 
 
 def test_momenta_are_no_models_to_deploy():

@@ -45,7 +45,7 @@ class Case(NamedTuple):
 
 def cases() -> list[Case]:
     """All of them, in order of class."""
-    kinds = (contents, places, values, numbers, options, sweeps, networks, outputs, extremes)
+    kinds = (contents, places, numbers, options, sweeps, networks, outputs, extremes)
     return [case for kind in kinds for case in kind()]
 
 
@@ -90,8 +90,6 @@ def places() -> Iterator[Case]:
         yield Case(f"place: {name[:30]!r}", None, (name,), True)
 
 
-VALUES = ["-1", "nan", "inf", "1e400", HUGE, '"word"', "[]", "{}", "[[1]]", "true", "1979-05-27"]
-VALUES += ["07:32:00", "0x" + "F" * 9000, "'''\n\n'''", "-nan"]
 NUMBERS = {
     "link": ("latency_s", "bandwidth_bytes_per_s"),
     "host": ("memory_bytes_per_s", "staging_bytes_per_s"),
@@ -112,14 +110,6 @@ def put(table: str, key: str, value: str) -> bytes:
     new = f"{key} = {value}\n"
     text = text.replace(head, head + new) if head in text else f"{text}{head}{new}"
     return text.encode()
-
-
-def values() -> Iterator[Case]:
-    """Every number of a cluster file as something that it must not be."""
-    for table, keys in NUMBERS.items():
-        for key in keys:
-            for value in VALUES:
-                yield Case(f"value: {table}.{key} = {value[:12]}", put(table, key, value), (), True)
 
 
 def numbers() -> Iterator[Case]:

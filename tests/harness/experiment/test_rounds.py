@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-import torch
 from safetensors.numpy import load_file
 
 from harness.algorithms.averaging import (
@@ -13,20 +12,16 @@ from harness.algorithms.averaging import (
     OuterNesterov,
 )
 from harness.algorithms.compression import Compressed, PowerSgd, TopK
-from harness.algorithms.schedules import Constant, Exponential, Halving, Search
+from harness.algorithms.schedules import Exponential, Halving, Search
 from harness.base.errors import UserError
 from harness.experiment.experiment import Stage
-from harness.experiment.folds import FoldTraining as Training
 from harness.experiment.run import run as train
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
-from harness.networks.feedforward import Dnn, Layout
-from harness.simulator import Fault, ParameterServer, concat
+from harness.simulator import Fault, ParameterServer
 from harness.simulator.cluster import Compression
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.timeline_file import load_timeline
-from harness.store import Store
 from harness.store.schema import TEST_ERRORS
-from harness.tasks.order import Laid
 from tests.killed import check_deaths
 from tests.silence import silent
 
@@ -62,16 +57,6 @@ def averaged(configure):
         return configure(**{**standard, **choices})
 
     return make
-
-
-def trained(config, corpus, folder, monkeypatch) -> Training:
-    """The training of a finished run, with all it leaves in memory."""
-    seen: list[Training] = []
-    execute = Training.run
-    with monkeypatch.context() as patch:
-        patch.setattr(Training, "run", lambda t: (seen.append(t), execute(t)))
-        train(config, Store(folder), silent)
-    return seen[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -111,50 +96,6 @@ def test_rates_fall_from_pass_to_pass_and_not_within(averaged, corpus, finished)
     epochs, rates, _ = run.curve("rate")
     assert epochs.tolist() == pytest.approx([k / 3 for k in range(10)])
     assert rates.tolist() == pytest.approx([0.5] * 4 + [0.05] * 3 + [0.005] * 3)
-
-
-def test_training_is_what_the_workers_would_have_done_alone(
-    averaged, corpus, tmp_path, monkeypatch
-):
-    """Every version is kept here, each worker steps by itself; staleness is the timeline's."""
-    for overlap in (False, True):
-        protocol = Averaging(3, overlap=overlap)
-        config = averaged(protocol=protocol, schedule=Constant(0.5), passes=1)
-        training = trained(config, corpus, tmp_path / str(overlap), monkeypatch)
-        rows, order = _folded(training.segments), _order(training)
-        net = Dnn(Layout((9, 6, 5)))
-        start = training.problem.initial()
-        versions, stale = [start.double()], []
-        for fold in range(1 + max(fold for fold, *_ in rows)):
-            moves = []
-            for of, worker, read, first in rows:
-                if of != fold:
-                    continue
-                stale.append(fold - read)
-                theta = versions[read].unsqueeze(0).clone()
-                for step in range(first, first + 3):
-                    index = torch.from_numpy(order.rows_of([(worker, step)]))
-                    x, y = training.problem.examples.gather(index)
-                    slope = torch.empty_like(theta)
-                    net.gradient(theta, x.double(), y, slope)
-                    theta = theta - 0.5 / 4 * slope
-                moves.append(theta[0] - versions[read])
-            versions.append(versions[fold] + sum(moves) / 3)
-        assert (max(stale) == 1) is overlap
-        torch.testing.assert_close(
-            training.executor.server.model.double(), versions[-1], rtol=1e-4, atol=1e-5
-        )
-
-
-def _order(training: Training) -> Laid:
-    training.minibatches.begin(0, 0)
-    return training.minibatches.order
-
-
-def _folded(segments) -> list[tuple[int, int, int, int]]:
-    rows = concat(segments).folded()
-    columns = (rows.fold, rows.worker, rows.read_version, rows.first_step)
-    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,11 @@ from harness.experiment.experiment import Experiment, Stage
 from harness.experiment.methods import method_of, with_optimizer
 from harness.experiment.run import run as execute
 from harness.modules.evaluation import wrong
-from harness.modules.network import Parameters, trainable_parameters
+from harness.modules.network import Parameters
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.task import Module
 from harness.natural_gradient import NGSGD
 from harness.simulator import Averaging, Cluster, Device, WorkerGroup, Workload
-from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.store.schema import MODEL
 from tests.experiments import experiment
@@ -94,32 +93,6 @@ def test_one_worker_is_a_plain_loop_bit_for_bit(kind, algorithm, protocol, tmp_p
     must_equal(run, plain_loop(config))
 
 
-def test_stale_gradients_are_those_of_the_versions_that_were_read(tmp_path):
-    config = configured(problem_of("perceptron"), workers=4)
-    run = execute(config, Store(tmp_path), silent)
-    timeline, problem = load_timeline(run.path("timeline.parquet")), config.task.problem
-    rows = timeline.folded()
-    versions, model = [problem.initial(0)], problem.module(0)
-    places, order = (
-        Parameters.from_module(model),
-        [config.order(stage, problem.train) for stage in (0, 1)],
-    )
-    for _, worker, read, step in sorted(
-        zip(rows.fold, rows.worker, rows.read_version, rows.first_step, strict=True)
-    ):
-        at = order[step // order[0].steps]
-        index = torch.as_tensor(at.rows_of([(worker, step % order[0].steps)])[0])
-        for parameter, view in zip(
-            trainable_parameters(model).values(), places.views(versions[read].clone()), strict=True
-        ):
-            parameter.data = view
-        loss = problem.loss(model(problem.train.x[index]), problem.train.y[index])
-        slope = torch.autograd.grad(loss, list(trainable_parameters(model).values()))
-        versions.append(versions[-1] - RATE * torch.cat([g.flatten() for g in slope]))
-    assert rows.read_version[-1] < rows.fold[-1]
-    assert torch.allclose(versions[-1], final(run), rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     "model", [nn.Dropout(0.2), nn.Identity()], ids=["draws at random", "draws nothing"]
 )
@@ -133,23 +106,6 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bytes(model, protocol, tmp_pat
 
 # Without the transformer under AdamW: the gradient of its keys' bias is rounding alone, which AdamW
 # makes as large as any other.
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [*(("momentum", kind) for kind in KINDS), ("adamw", "perceptron"), ("adamw", "convolutions")],
-)
-def test_an_optimizer_s_steps_are_those_of_torch(name, kind, tmp_path):
-    rate, method = 0.01, with_optimizer(method_of("averaging:5"), name)
-    made = {
-        "momentum": lambda p: torch.optim.SGD(p, rate, momentum=0.9),
-        "adamw": lambda p: torch.optim.AdamW(p, rate, weight_decay=0.0),
-    }
-    config = configured(
-        problem_of(kind), method.algorithm, method.protocol, workers=1, schedule=Constant(rate)
-    )
-    run = execute(config, Store(tmp_path), silent)
-    must_equal(run, plain_loop(config, made[name]), atol=2e-4)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("named", ["async", "averaging:5"])
 def test_natural_gradient_s_steps_are_those_of_ngsgd_to_the_bit(kind, named, tmp_path):

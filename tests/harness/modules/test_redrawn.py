@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import (
     BatchSampler,
@@ -345,8 +344,3 @@ def test_examples_of_another_shape_in_training_are_refused_in_one_line():
     train = replace(train, data=Growing(0.7))
     with pytest.raises(UserError, match=r"^data: example 7 in pass 0 raised OSError: disk is gone"):
         train.ask(rows, rows * 0, 0)
-
-
-def test_models_are_loaded_as_they_were(tmp_path):
-    run = execute(configured(problem_of(), passes=1), Store(tmp_path), silent)
-    assert load_file(run.path(MODEL))["model"].isfinite().all()

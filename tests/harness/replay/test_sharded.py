@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
-from harness.algorithms.contract import LocalWork, Memory, Server
+from harness.algorithms.contract import Server
 from harness.base.errors import UserError
 from harness.base.seeds import identity
 from harness.networks.contract import Minibatch
@@ -21,7 +20,6 @@ from harness.simulator import (
     Simulation,
     Timeline,
     Workload,
-    concat,
 )
 
 LAYOUT = Layout((9, 6, 5))
@@ -38,55 +36,6 @@ def simulated(unequal: Cluster, shards: int) -> list[Timeline]:
     work = Workload.of_network((9, 60, 50), 256)
     simulation = Simulation(unequal, ParameterServer(shards=shards), work, workers=4, seed=2)
     return [simulation.advance(folds=folds, drain=True) for folds in (30, 20)]
-
-
-def every_version_kept(timeline: Timeline, start: Server, shards: int, rate: float) -> np.ndarray:
-    """Each shard's model at each of its versions; contributions in the order of their reads."""
-    algorithm, net, cuts = AveragedSgd(), Dnn(LAYOUT), edges(LAYOUT.parameters, shards)
-    versions = [{0: start.model[a:b].clone()} for a, b in cuts]
-    averages = [start.vectors["average"][a:b].clone() for a, b in cuts]
-    rows, pieces = timeline.folded(), timeline.pieces
-    read, before = (c.reshape(-1, shards) for c in (pieces.read_version, pieces.version))
-    gradients: dict[int, torch.Tensor] = {}
-    while len(gradients) < len(rows):
-        for fold in range(len(rows)):
-            known = all(int(read[fold, s]) in versions[s] for s in range(shards))
-            if fold in gradients or not known:
-                continue
-            stale = torch.cat([versions[s][int(read[fold, s])] for s in range(shards)])
-            gradients[fold] = out = torch.empty(1, LAYOUT.parameters)
-            batch = minibatch_of([(int(rows.worker[fold]), int(rows.first_step[fold]))])
-            work = LocalWork(net, stale.unsqueeze(0), [batch], out, rate, Memory())
-            algorithm.contribute(work)
-        for s, (a, b) in enumerate(cuts):
-            for fold in np.argsort(before[:, s]).tolist():
-                version = int(before[fold, s])
-                if version + 1 in versions[s]:
-                    continue
-                if fold not in gradients:
-                    break
-                versions[s][version + 1] = versions[s][version] - rate * gradients[fold][0, a:b]
-                averages[s] += 0.01 * (versions[s][version + 1] - averages[s])
-    last = torch.cat([versions[s][len(rows)] for s in range(shards)])
-    return torch.stack([last, torch.cat(averages)]).numpy()
-
-
-@pytest.mark.parametrize("shards", [2, 3])
-def test_a_replay_folds_what_keeping_every_version_of_every_shard_folds(
-    unequal: Cluster, shards: int
-) -> None:
-    model = torch.randn(LAYOUT.parameters, generator=torch.Generator().manual_seed(0))
-    segments = simulated(unequal, shards)
-    read = concat(segments).pieces.read_version.reshape(-1, shards)
-    assert (read.std(axis=1) > 0.0).any()
-    server = AveragedSgd().start(model)
-    replay = ShardedReplay(AveragedSgd(), Dnn(LAYOUT), server, minibatch_of, shards)
-    for segment in segments:
-        replay.run(segment, 0.01)
-    expected = every_version_kept(concat(segments), AveragedSgd().start(model), shards, 0.01)
-    found = torch.stack([server.model, server.vectors["average"]]).numpy()
-    assert found == pytest.approx(expected, rel=1e-5, abs=1e-6)
-    assert server.version == 50
 
 
 def test_a_replay_that_is_captured_and_taken_up_ends_the_same(unequal: Cluster) -> None:

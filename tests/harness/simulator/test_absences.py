@@ -127,45 +127,6 @@ def test_a_cluster_that_folds_one_of_forty_is_slow_and_no_more(run, protocol):
     assert len(timeline.lost()) > 300
 
 
-LINK = {"copy_s": 0.5 / 8}  # three average in 4 thirds of 0.5 s, four in 6 quarters
-WHO_WAS_LEFT = {  # protocol, workers, durations, faults, times and workers of folds, who is lost
-    "a round goes on without who died in it": (
-        Averaging(2), 4, LINK, faults_of([(2, 1.5, 2.0)]),
-        [2 + 2 / 3, 4 + 4 / 3, 6 + 4 / 3 + 0.75],  # back at 3.5, too late for the second
-        [0, 1, 3, 0, 1, 3, 0, 1, 2, 3], [2],
-    ),
-    "a death in the all-reduce begins it anew at that instant": (
-        Averaging(2), 4, LINK, faults_of([(0, 2.25, 99.0)]), [2.25 + 2 / 3], [1, 2, 3], [0],
-    ),
-    "a preempted worker sees its round to the end": (
-        Averaging(2), 2, {}, (Fault("preemption", (0,), at_s=(0.5,), down_s=3.0),),
-        [2.0, 4.0, 6.0, 8.0], [0, 1, 1, 1, 0, 1], [],
-    ),
-    "where nobody is left the round begins with who comes first": (
-        Averaging(2), 2, {}, faults_of([(0, 1.0, 8.0), (1, 1.5, 4.0)]),
-        [7.5, 9.5, 11.5], [1, 1, 0, 1], [0, 1],
-    ),
-    "of three two are waited for, and one may die at no cost": (
-        BackupWorkers(1), 3, {"fold_s": 0.25}, faults_of([(0, 0.5, 100.0)]),
-        [1.5, 3.0], [1, 2, 1, 2], [0],
-    ),
-    "but not two": (
-        BackupWorkers(1), 3, {"fold_s": 0.25}, faults_of([(0, 0.5, 100.0), (1, 0.5, 100.0)]),
-        [1.25, 2.5], [2, 2], [0, 1],
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", WHO_WAS_LEFT)
-def test_who_is_left_makes_the_round(run, case):
-    """A minibatch takes 1 s."""
-    protocol, workers, durations, faults, times_s, who, lost = WHO_WAS_LEFT[case]
-    timeline = run(protocol, workers, faults, Jitter(), **durations).advance(folds=len(times_s))
-    assert timeline.folds.time_s.tolist() == pytest.approx(times_s)
-    assert timeline.folded().worker.tolist() == who
-    assert timeline.lost().worker.tolist() == lost
-
-
 def test_the_ring_closes_over_the_gap_also_between_nodes(run):
     """Every all-reduce among those who are left still sums everybody's part once (see there)."""
     protocol = Averaging(2, collective="hierarchical")

@@ -7,6 +7,7 @@ from harness.simulator import Jitter, Simulation, Workload
 from harness.simulator.cluster import Host, Parallel
 from harness.simulator.network import Level, Network
 from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.protocols.rounds import MOST_BUCKETS, sizes
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
 LOGNORMAL = Jitter("lognormal", 0.3)
@@ -116,3 +117,14 @@ def test_with_a_barrier_nobody_goes_on_before_the_last_has_the_average(averaging
     timeline = averaging(3, every=2, collective="naive", copy_s=0.125).advance(folds=3)
     assert timeline.folds.time_s.tolist() == [6.0, 12.0, 18.0]
     assert timeline.folded().read_time_s.tolist() == [0.0] * 3 + [6.0] * 3 + [12.0] * 3
+
+
+def test_what_does_not_go_with_buckets_is_refused(averaging):
+    with pytest.raises(UserError, match="buckets: not allowed with overlap"):
+        Averaging(1, overlap=True, buckets=(8.0,))
+    pageable = Host(staging="pageable", staging_bytes_per_s=1.0)
+    cluster = replace(averaging().cluster, host=pageable, network=Network((Level(1, 8.0),)))
+    with pytest.raises(UserError, match="'pageable'"):
+        Simulation(cluster, Averaging(1, buckets=(8.0,)), JOB)
+    with pytest.raises(UserError, match=f"more than {MOST_BUCKETS}"):
+        sizes((1.0,), MOST_BUCKETS + 1.0)

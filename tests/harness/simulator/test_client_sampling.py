@@ -8,7 +8,6 @@ import pytest
 from harness.base.errors import UserError
 from harness.simulator import (
     ClientSampling,
-    Fault,
     Host,
     Level,
     Network,
@@ -30,15 +29,6 @@ def machine(cluster):
         return replace(built, network=network, workers=groups, faults=tuple(faults))
 
     return build
-
-
-def folds_of(timeline):
-    """[(time, who)] of every fold."""
-    rows = timeline.folded()
-    return [
-        (time_s, tuple(rows.worker[rows.fold == fold].tolist()))
-        for fold, time_s in zip(timeline.folds.fold, timeline.folds.time_s.tolist(), strict=True)
-    ]
 
 
 def test_a_round_is_a_download_minibatches_and_an_upload(machine):
@@ -72,28 +62,10 @@ def test_an_answer_shares_a_link_with_a_late_clients_model(machine, shared):
     assert timeline.folds.time_s[0] == pytest.approx(8 / 3 + 1.0 + 8 / 3, rel=1e-12)
 
 
-def test_a_deadline_ends_a_round_with_what_has_arrived(machine):
-    """Client 1 is ten times as slow; a deadline of 6 s is kept, one of 1 s waits for client 0."""
-    groups = (WorkerGroup(1, "unit"), WorkerGroup(1, "unit", speed=0.1))
-    built = replace(machine(2), workers=groups, network=Network((Level(1, 8.0),)))
-    timeline = Simulation(built, ClientSampling(2, deadline_s=6.0, every=1), JOB).advance(folds=2)
-    assert folds_of(timeline) == [(6.0, (0,)), (12.0, (0,))]
-    assert timeline.lost().worker.tolist() == [1, 1]
-    early = Simulation(built, ClientSampling(2, deadline_s=1.0, every=1), JOB).advance(folds=1)
-    assert folds_of(early) == [(3.0, (0,))]
-
-
 def test_clients_are_drawn_evenly(machine):
     timeline = Simulation(machine(40), ClientSampling(10, every=1), JOB).advance(folds=400)
     often = np.bincount(timeline.folded().worker, minlength=40)
     assert abs(often - 100).max() < 5 * np.sqrt(100 * 0.75)
-
-
-def test_a_round_in_which_everyone_dies_makes_no_fold(machine):
-    built = machine(3, faults=(Fault("death", at_s=(1.0,), down_s=5.0),))
-    timeline = Simulation(built, ClientSampling(3, every=2), JOB).advance(folds=1)
-    assert timeline.folds.time_s.tolist() == [6.0 + 2.125 + 2.0 + 2.125]
-    assert timeline.lost().worker.tolist() == [0, 1, 2]
 
 
 def test_compressed_answers_are_smaller_and_the_model_is_not(machine):

@@ -28,19 +28,6 @@ def fair(workers=16):
     return new_links(Link(sharing="fair"), workers)
 
 
-@pytest.mark.parametrize(
-    ("arrivals", "ends_s"),
-    [
-        ([(0.5, 2.0)], [2.5]),  # alone
-        ([(0.0, 1.0), (0.0, 1.0)], [2.0, 2.0]),
-        ([(0.0, 1.0), (0.0, 3.0)], [2.0, 4.0]),  # one ends early and gives its share back
-        ([(0.0, 2.0), (1.0, 2.0)], [3.0, 4.0]),  # one joins late
-    ],
-)
-def test_copies_on_a_fair_link_have_equal_shares(arrivals, ends_s):
-    assert drain(fair(), arrivals) == ends_s
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_fair_shares_equal_a_brute_force_calculation(seed):
     draw = np.random.default_rng(seed)

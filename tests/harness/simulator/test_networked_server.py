@@ -88,43 +88,6 @@ def star(of_worker=None, of_server=None, sharing="fair", **server):
     return Network((Level(1, of_worker),), sharing, server=Level(1, of_server, **server))
 
 
-SERVED = star(of_server=32.0)
-HALF = star(of_server=32.0, duplex="half")
-TREE = Network((Level(1, 64.0), Level(2, 32.0)), server=Level(1))
-CORE = Network((Level(1),), core_bandwidth_bytes_per_s=16.0, server=Level(1))
-SITES = Network((Level(1, 32.0, 0.25), Level(2, 32.0, 0.5)), server=Level(1, None, 0.125))
-LATE = {"faults": (Fault("late", workers=(1,), at_s=(1.25,)),)}
-BY_HAND = {  # network, workers, settings, when the first are folded
-    "one alone on the server's link": (SERVED, 1, {}, [1.5, 3.0]),
-    "four at once have a quarter": (SERVED, 4, {}, [3.0] * 4 + [6.0] * 4),
-    "four follow each other": (
-        star(of_server=32.0, sharing="fifo"), 4, {}, [1.5, 1.75, 2.0, 2.25, 3.0, 3.25, 3.5, 3.75]
-    ),
-    "each shard's link to itself": (SERVED, 4, {"shards": 4}, [1.5] * 4),
-    "out of step, one pushes and one fetches": (SERVED, 2, LATE, [1.5, 2.75]),
-    "which share a half-duplex link from 1.25 on": (HALF, 2, LATE, [1.75, 3.0]),
-    "links of their own": (star(of_worker=32.0), 4, {}, [1.5] * 4),
-    "two cards of a switch": (TREE, 2, {}, [2.0, 2.0]),
-    "and one of another": (TREE, 3, {}, [1.5, 2.0, 2.0]),
-    "a core for both directions": (CORE, 2, {}, [3.0, 3.0]),
-    "latencies twice a cycle": (SITES, 1, {}, [1 + 2 * (0.25 + 0.875)]),
-    **{
-        f"a faster way back, {sharing}": (
-            star(of_server=8.0, sharing=sharing, down_bandwidth_bytes_per_s=32.0), 1, {}, [2.25]
-        )
-        for sharing in ("fair", "fifo")
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", BY_HAND.values(), ids=BY_HAND)
-def test_contention_on_the_way_to_the_server_is_that_calculated_by_hand(run, case):
-    """Eight bytes each way at 32 a second take 0.25 s alone."""
-    network, workers, settings, times_s = case
-    simulation = run(network, workers, Jitter(), fold_s=0.0, **settings)
-    assert simulation.advance(folds=len(times_s)).folds.time_s.tolist() == times_s
-
-
 @pytest.mark.parametrize("sharing", ["fifo", "fair"])
 def test_a_contribution_that_fetches_nothing_is_pushed_with_all_its_bytes(run, sharing):
     """A worker under way twice fetches every other time; 8 bytes take 0.1 s at 80 a second."""

@@ -65,26 +65,6 @@ def test_compute_time_holds_no_waiting(simulate):
     assert [set(lengths[kind].tolist()) for kind in range(4)] == [{0.5}, {1.0}, {0.5}, {0.5}]
 
 
-@pytest.mark.parametrize("down_s", [None, 4.0])
-def test_what_a_worker_had_pending_when_it_failed_does_not_go_on_counting(
-    cluster, unit_job, down_s
-):
-    """Worker 0 of three fails at 10.3 s, in the middle of a computation."""
-    fault = Fault("death", workers=(0,), at_s=(10.3,), down_s=down_s)
-    machine = cluster(3, copy_s=0.1, fold_s=0.05, faults=(fault,))
-    timeline = Simulation(machine, "parameter_server", unit_job, 3).advance(seconds=40.0)
-    folded, lost = timeline.folded(), timeline.lost()
-    fold_s = folded.read_time_s + timeline.lag_s()
-    back_s = 10.3 + (np.inf if down_s is None else down_s)
-    away = (folded.worker == 0) & (fold_s >= 10.3) & (folded.read_time_s < back_s)
-    assert not away.any()
-    assert lost.worker.tolist() == [0]
-    assert lost.read_time_s[0] < 10.3
-    counted = [*folded.first_step.tolist(), *lost.first_step.tolist()]
-    assert len(counted) == len(set(counted))
-    assert np.any((folded.worker == 0) & (fold_s > back_s)) == (down_s is not None)
-
-
 def test_a_message_that_is_always_tried_again_costs_time_each_time(cluster, unit_job):
     """A retry at the instant of the loss could go on for ever; it is not allowed."""
     with pytest.raises(UserError, match=r"retry_s: 0\.0 is not allowed"):

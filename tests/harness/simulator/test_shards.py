@@ -72,18 +72,6 @@ def test_a_read_between_two_shards_folds_sees_versions_that_differ(run):
     assert by_shard(pieces.time_s, 2) == [[2.25, 2.75], [3.5, 4.0], [4.75, 5.25], [6.0, 6.5]]
 
 
-def test_neighbours_begin_with_different_shards_which_fold_in_different_orders(run):
-    """Both fetch and compute until 2; their first pieces arrive at 2.5, their second ones at 3."""
-    durations = {"copy_s": 1.0, "fold_s": 1.0, "compute_s": 1.0}
-    timeline = run(workers=2, shards=2, durations=durations).advance(folds=2)
-    assert timeline.folds.time_s.tolist() == [3.5, 3.5]
-    assert by_shard(timeline.pieces.version, 2) == [[0, 1], [1, 0]]
-    assert by_shard(timeline.pieces.time_s, 2) == [[3.0, 3.5], [3.5, 3.0]]
-    spans = timeline.spans.where(timeline.spans.kind == 3)
-    lanes = zip(spans.worker.tolist(), spans.start_s.tolist(), spans.end_s.tolist(), strict=True)
-    assert sorted(lanes) == [(-2, 2.5, 3.0), (-2, 3.0, 3.5), (-1, 2.5, 3.0), (-1, 3.0, 3.5)]
-
-
 @pytest.mark.parametrize("sharing", ["none", "fifo", "fair"])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_every_read_is_folded_once_by_every_shard(run, sharing, settings):
@@ -120,12 +108,6 @@ def test_a_long_segment_is_simulated_in_parts_that_add_up(run):
     assert concat([parts.advance(folds=2100), parts.advance(folds=2900)]).sha256() == (
         together.sha256()
     )
-
-
-def test_one_worker_alone_has_a_fair_link_to_itself(run):
-    own, fair = (run(workers=1, shards=4, sharing=s).advance(folds=100) for s in ("none", "fair"))
-    assert own.folds.time_s == pytest.approx(fair.folds.time_s, rel=1e-12)
-    assert own.pieces.time_s == pytest.approx(fair.pieces.time_s, rel=1e-12)
 
 
 def test_shards_share_the_folding(run):

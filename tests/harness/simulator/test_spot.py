@@ -34,35 +34,6 @@ def times_s(built, folds, rules=None):
     return timeline.folds.time_s.tolist(), timeline
 
 
-def test_everybody_stands_still_while_a_checkpoint_is_written(machine):
-    found, _ = times_s(machine(every_folds=2, write_s=0.5), 5)
-    assert found == [1.0, 2.0, 3.5, 4.5, 6.0]
-
-
-def test_a_death_undoes_all_since_the_checkpoint_and_the_restart_takes_time(machine):
-    """Saved at 2.5 s; at 4 s, after a third fold and in the fourth, one dies until 9 s."""
-    built = machine(death(4.0, down_s=5.0), every_folds=2, write_s=0.5, restart_s=0.25)
-    found, timeline = times_s(built, 6)
-    assert found == [1.0, 2.0, 3.5, 10.25, 11.25, 12.75]
-    rows = timeline.restarts
-    assert (rows.time_s.tolist(), rows.version.tolist()) == ([9.25], [3])
-    assert rows.restored_version.tolist() == [2]
-    assert timeline.lost().worker.tolist() == [0, 1]
-    steps = timeline.folded().first_step[::2].tolist()
-    assert steps == [0, 1, 2, 2, 3, 4]
-
-
-def test_whoever_is_told_of_its_death_leaves_a_checkpoint_behind(machine):
-    """Told at 2.25 s of 4.25 s: the fold at 3 s is saved; back at 6.25 s, nothing is undone."""
-    built = machine(
-        death(2.25, down_s=2.0, notice_s=2.0), every_folds=50, write_s=0.5, restart_s=0.25
-    )
-    found, timeline = times_s(built, 4)
-    assert found == [1.0, 2.0, 3.0, 4.25 + 2.0 + 0.25 + 1.0]
-    assert timeline.restarts.version.tolist() == timeline.restarts.restored_version.tolist() == [3]
-    assert len(timeline.lost()) == 0
-
-
 def test_a_notice_too_short_for_the_round_is_a_death(machine):
     """Without checkpoints: told at 2.25 s, dead at 2.5 s; the other goes on, and it returns."""
     built = machine(death(2.25, down_s=2.0, notice_s=0.25))
