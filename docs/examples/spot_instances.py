@@ -11,7 +11,7 @@ from torch import nn
 import lagbench
 
 steady = lagbench.cluster_of("h100-node")
-lost = lagbench.Fault("preemption", mean_s=0.05, down_s=0.02)
+lost = lagbench.Fault("preemption", mean_s=0.02, down_s=0.01)
 for name, cluster in {"steady": steady, "spot": replace(steady, faults=(lost,))}.items():
     result = lagbench.compare(
         *(lambda: nn.Linear(64, 10), nn.functional.cross_entropy, pictures(1000, 0)),

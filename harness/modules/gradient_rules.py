@@ -25,9 +25,10 @@ class GradientRules:
             limit.
         weight_decay: multiple of the parameters that is added to each gradient after clipping, as
             in ``torch.optim.SGD``; ``"adamw"``, ``"muon"`` and ``"ngsgd"`` decay beside the
-            gradient.
+            gradient. 0 for all by default, also for ``"adamw"``, where torch has 0.01.
         accumulate: equal parts of each minibatch that are computed one after the other, and whose
-            outputs are joined for its loss.
+            outputs are joined for its loss: the step is that of the whole, except that batch
+            normalisation sees a part at a time. Outputs that cannot be joined are computed whole.
     """
 
     clip: float | None = setting(None, above=0.0)

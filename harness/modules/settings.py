@@ -24,17 +24,26 @@ class ModuleTable(Spec):
     installed. In a call of `import lagbench`, these are the objects.
 
     Args:
-        model: a `torch.nn.Module`, from whose parameters every run starts; or a function that
-            makes one, called for each seed.
+        model: a `torch.nn.Module`, from whose parameters every run starts, in its current mode; or
+            a function that makes one, called for each seed with its random numbers. Parameters with
+            ``requires_grad`` are trained and have one precision; tied ones count once.
         loss: a function of outputs and targets: one number for a minibatch; ``"model"`` for the
-            ``loss`` of the model's outputs.
+            ``loss`` of the model's outputs. Outputs may be of any kind; of an object or a dict the
+            built-in metrics take ``logits``.
         data: training data: a pair of arrays, a map-style dataset, a `DataLoader`, or a function
-            without arguments that returns one.
+            that returns one, with the seed as its argument or without. Several inputs are a
+            tuple, ``((X, M), y)``, or a dict by the names of ``forward``; in a dict ``labels`` (or
+            ``label``) are the targets, which ``forward`` receives too if it has that parameter. A
+            dataset that draws from the generators of torch, numpy or `random` is read again in each
+            pass, seeded by run, pass and example. A `DataLoader` gives its data set in the order of
+            its batches, each example through its ``collate_fn``, which may not mix them.
         test: test data of the same kinds, reported on and used for nothing else.
         dev: development data of the same kinds, or the share of the training data held out for it:
             they decide on learning rates and on times to a target.
         metric: ``"error"``, ``"accuracy"``, ``"mse"``, ``"mae"``, ``"loss"``, or a function of
-            outputs and targets, one number for the whole set; of several the first decides.
+            outputs and targets, one number for the whole set; of several the first decides. A
+            function's outputs are those of 1,024 examples at a time, joined, or all in one call if
+            they depend on one another.
         maximise: whether more of the metric is better; by default, of ``"accuracy"`` alone.
         share: whether the metric is a share, from 0 to 1; by default, ``"error"`` and
             ``"accuracy"`` are.
@@ -47,8 +56,11 @@ class ModuleTable(Spec):
             its memory traffic and its arithmetic, for each of which a device has a rate. In a call
             also ``"measure"``, which corrects these by the time of a step here.
         minibatch: examples in a worker's minibatch.
-        partition: the workers' data: ``"iid"``, ``"by_label"``, ``"dirichlet:ALPHA"``, or a
-            function of targets, number of workers and random generator, to each one's rows.
+        partition: the workers' data: ``"iid"`` (asynchronous algorithms hand out one shuffled
+            sequence, rounds deal equal parts), ``"by_label"`` (equal shares in the order of
+            classes), ``"dirichlet:ALPHA"`` (in a call `dirichlet`), or a function of targets,
+            number of workers and random generator, to each one's rows of the training data, each
+            example in one of them. A share smaller than a minibatch is repeated within it.
         buffers: buffers of trained models, where training changes some, as BatchNorm's running
             statistics, of which each worker has its own: ``"mean"`` over workers, those of the
             ``"first"`` one, or ``"local"``: each worker's own, and scores are means over workers.
@@ -89,11 +101,17 @@ class Settings(GradientRules, ModuleTable):
             linear and convolutional layers), a `LocalOptimizer`, a `NaturalGradient`, or one of
             ``torch.optim`` as an object, a class or a function that makes one. Each worker has its
             own state; ``"sync"`` has one. None for the algorithm's own, which is mostly ``"sgd"``.
+            Further names: ``"adagrad"``, ``"rmsprop"``, ``"nadam"``, ``"radam"``. A torch object
+            keeps its settings and groups of parameters, whose rates keep their ratio to the first
+            one's, the rate that is trained and searched; parameters without gradient in a step are
+            skipped, as torch does. Those that are not element-wise and linear in the rate (LBFGS,
+            Rprop) are refused.
         schedule: learning rate over training: ``"cosine"``, ``"linear"`` (both with a warm-up),
             ``"warmup"``, ``"steps"``, ``"constant"``; a function from the share of training done,
             in [0, 1), to a factor; or a `Schedule`, or a function that makes one from a learning
             rate, e.g. ``lambda r: lagbench.Cosine(r, warmup=0.1)``.
-        target: error of the reported time to target.
+        target: value of the metric for times to target; None for 95% of the way from before
+            training to the best end with the fewest workers (`compare`), or none (`train`).
         device: device that trains here: ``"cpu"``, ``"cuda"`` or ``"auto"``.
         store: folder of the store.
         jobs: runs at a time: this process and others beside it, or jobs of ``submit``.

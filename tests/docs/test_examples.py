@@ -23,15 +23,6 @@ step_time.LONGEST_S = 0.0  # how exactly a step is timed is not what an example 
 sys.path.insert(0, ".")
 runpy.run_path({!r}, {{}}, "__main__")
 """
-SHOWN = {
-    "own_model.py": ("averaging:10", "out/comparison.svg"),
-    "spot_instances.py": ("spot", "out/spot/table.csv"),
-    "wide_area.py": ("diloco:20", "out/index.html"),
-    "tolerance.py": ("the error stays within", "out/tolerance.svg"),
-    "own_policy.py": ("staleness of tokens", None),
-}
-"""What a program prints, and a file that it writes; the others are run by their page."""
-
 SENTENCES = """
 cluster = "k20m-server"
 workers = 1
@@ -50,8 +41,13 @@ minibatch = 64
 timed_minibatch = 64
 """
 
-PAGE = (ROOT / "docs/howto/programs.md").read_text(encoding="utf-8")
-COMMANDS = [line for block in blocks(PAGE) for line in block.text.splitlines()]
+COMMANDS = [
+    line
+    for page in sorted((ROOT / "docs/howto").glob("*.md"))
+    for block in blocks(page.read_text(encoding="utf-8"))
+    if block.told == "run"
+    for line in block.text.splitlines()
+]
 PACKAGES = sorted(path.parent for path in EXAMPLES.glob("*/pyproject.toml"))
 
 
@@ -68,13 +64,6 @@ def executed(name: str, *arguments: str) -> str:
     done = run(["-c", RUN.format(list(arguments), name)])
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
-
-
-@pytest.mark.parametrize("name", SHOWN)
-def test_an_example_runs_and_shows_what_it_is_about(name, folder):
-    text, file = SHOWN[name]
-    assert text in executed(name)
-    assert file is None or (folder / file).stat().st_size > 100
 
 
 def test_a_stored_run_recognises_the_test_sets_of_sentences(folder):
@@ -94,10 +83,9 @@ def test_the_notebook_runs_cell_by_cell(folder):
     assert "sync" in executed("cells.py")
 
 
-def test_the_page_runs_programs_of_at_most_forty_lines_and_no_program_is_left_out():
+def test_pages_run_programs_of_at_most_forty_lines_and_no_program_is_left_out():
     programs = {line.split("/")[-1] for line in COMMANDS if line.startswith("python ")}
-    shown = {DATA, OF_A_RUN, *SHOWN}
-    assert programs | shown == {path.name for path in EXAMPLES.glob("*.py")}
+    assert programs | {DATA, OF_A_RUN} == {path.name for path in EXAMPLES.glob("*.py")}
     parts = [path for package in PACKAGES for path in package.glob("*.py")]
     for path in [*parts, *(EXAMPLES / name for name in programs)]:
         assert len(path.read_text(encoding="utf-8").splitlines()) <= 40, path
