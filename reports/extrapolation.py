@@ -10,6 +10,7 @@ the claim.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +22,7 @@ from reports import numbers, style
 from reports.claims import format_band
 from reports.style import COLOURS, DASHES, INK, MUTED
 
-HEIGHT_IN = 2.9
+HEIGHT_IN = 2.7
 FORMULA = "At size n a law is 1 + c / n^a, or 1 + floor + c / n^a with a floor of at least 0."
 BAND = "#E69F00"
 
@@ -128,8 +129,7 @@ def draw_curve(exhibit: Exhibit, printed: str) -> Iterator[tuple[str, bytes]]:
             axes.set_ylim(limits)
             ends = (limits[i] if end is None else end for i, end in enumerate(curve.band))
             axes.axhspan(*ends, color=BAND, alpha=0.13, lw=0, label="the claim holds here")
-        panels[0].set_ylabel(curve.ratio)
-        figure.supxlabel(exhibit.axes.get("x", ""), fontsize=9.5, color=INK)
+        figure.supxlabel(exhibit.axes.get("x", ""), size="medium", color=INK)
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper left", ncols=2)
         for form in ("svg", "png"):
@@ -137,7 +137,8 @@ def draw_curve(exhibit: Exhibit, printed: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _draw_trend(axes: Any, exhibit: Exhibit, curve: Curve, trend: Trend, printed: str) -> None:
-    axes.set_title(trend.label, loc="left", fontsize=9.5)
+    title = f"{curve.ratio}, {trend.label}"
+    style.set_y_title(axes, textwrap.fill(title, style.ACROSS // len(curve.trends)))
     style.set_log_scale(axes.xaxis)
     rows = [row for row in exhibit.rows if row.label == trend.label and row.measured is not None]
     for index, law in enumerate(trend.laws, start=1):

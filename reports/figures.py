@@ -51,8 +51,6 @@ FEW = 40  # points of a curve up to which each seed's value is a dot; of more, e
 
 ASIDE_IN = 0.035  # inches from one curve's whiskers to the next one's
 
-ACROSS = 66  # characters of a legend's line
-
 
 def curves(axes: Axes, exhibit: Exhibit) -> None:
     """One line a label over the columns as x, with its interval as a band or as whiskers.
@@ -75,7 +73,7 @@ def differences(axes: Axes, exhibit: Exhibit) -> None:
         _curve(axes, apart, places[label], label, rows)
     scales = {key: value for key, value in exhibit.draw.items() if key.startswith("x_")}
     _scales(axes, replace(exhibit, draw=scales))
-    axes.set_ylabel(title_of_differences(exhibit))
+    style.set_y_title(axes, title_of_differences(exhibit))
 
 
 def title_of_differences(exhibit: Exhibit) -> str:
@@ -227,9 +225,7 @@ def legend(axes: Axes, rows: Sequence[Row], printed: str) -> None:
         paper.set(mfc="white", mec=MUTED, mew=1.2, ms=6)
         handles = [*handles, paper]
     if handles:
-        longest = max(len(str(handle.get_label())) for handle in handles)
-        columns = max(1, min(len(handles), ACROSS // (longest + 8)))
-        style.set_legend(axes, handles, columns)
+        style.set_legend(axes, handles)
 
 
 BOXES = {
@@ -257,19 +253,18 @@ def architecture(axes: Axes, exhibit: Exhibit) -> None:
     labels = list(dict.fromkeys(row.label for row in exhibit.rows))
     lags = [_lag(exhibit.rows, label, str(exhibit.draw.get("column", ""))) for label in labels]
     ways = [
-        ((0.42, 0.735), (0.20, 0.505), (0.015, 0.64), "decoder's fetch"),
-        ((0.56, 0.735), (0.76, 0.505), (0.405, 0.585), "trainer's fetch"),
-        ((0.88, 0.505), (0.64, 0.79), (0.80, 0.66), "push of a gradient"),
+        ((0.42, 0.735), (0.20, 0.505), (0.0, 0.67), "decoder's fetch"),
+        ((0.56, 0.735), (0.76, 0.505), (0.375, 0.58), "trainer's fetch"),
+        ((0.88, 0.505), (0.64, 0.79), (0.8, 0.7), "gradient's push"),
     ]
     for index, ((start, end, place, way), lag) in enumerate(zip(ways, lags, strict=False)):
         _arrow_to_box(axes, start, end, COLOURS[index])
-        axes.text(*place, f"{way}\n{lag}", color=COLOURS[index], fontsize=8.5, va="center")
+        axes.text(*place, f"{way}\n{lag}", color=COLOURS[index], va="center")
     _arrow_to_box(axes, (0.31, 0.42), (0.69, 0.42), MUTED)
-    axes.text(0.5, 0.38, "outer gradients, frame by frame", color=MUTED, ha="center", va="top",
-              fontsize=8.5)  # fmt: skip
+    axes.text(0.5, 0.38, "outer gradients,\nframe by frame", color=MUTED, ha="center", va="top")
     _arrow_to_box(axes, (0.20, 0.145), (0.20, 0.335), MUTED)
     axes.text(0.5, 0.06, f"each replica; ages for {exhibit.draw.get('column', '')}, at the fold",
-              color=MUTED, ha="left", va="center", fontsize=8.5)  # fmt: skip
+              color=MUTED, ha="left", va="center")  # fmt: skip
 
 
 def _box(axes: Axes, name: str, x: float, y: float, width: float) -> None:
@@ -297,7 +292,7 @@ def _lag(rows: Sequence[Row], label: str, column: str) -> str:
         if row.label == label and str(row.column).startswith(f"{column}, ")
     }
     texts = [f"{value:.3g} {unit}" for unit, value in ages.items() if value is not None]
-    return ", ".join(texts)
+    return "\n".join(texts)
 
 
 LABEL = {True: "added by its receiver", False: "takes the place of the receiver's part"}
@@ -331,7 +326,7 @@ def messages(axes: Axes, exhibit: Exhibit) -> None:
         for adds, label in LABEL.items()
         if any(row["adds"] == adds for row in rows)
     ]
-    style.set_legend(axes, handles, 2)
+    style.set_legend(axes, handles)
     exhibit.axes.setdefault("x", f"time since the all-reduce began ({unit})")
 
 
@@ -343,7 +338,7 @@ def _arrow_of_message(axes: Axes, row: dict[str, Any], scale: float) -> None:
     style.draw_arrow(axes, start, end, 0.18, **look)
     x, y = (a + 0.14 * (b - a) for a, b in zip(start, end, strict=True))
     box = {"boxstyle": "round,pad=0.12", "fc": "white", "ec": "none"}
-    axes.text(x, y, row["part"], fontsize=8, color=INK, ha="center", va="center", bbox=box)
+    axes.text(x, y, row["part"], color=INK, ha="center", va="center", bbox=box)
 
 
 SLOT_HEIGHT = 0.72
@@ -365,8 +360,7 @@ def slots(axes: Axes, exhibit: Exhibit) -> None:
             colour = cycle(COLOURS[:6], utterance)
             axes.barh(lane, width, SLOT_HEIGHT, begin, color=colour, alpha=0.35, ec="white", lw=1.0)
             if width >= 2:
-                axes.text(begin + width / 2, lane, str(utterance), ha="center", va="center",
-                          fontsize=7.5)  # fmt: skip
+                axes.text(begin + width / 2, lane, str(utterance), ha="center", va="center")
     axes.set_yticks(range(len(lanes)), [label.removeprefix("slot ") for label in lanes])
     axes.invert_yaxis()
     axes.grid(visible=False)
@@ -381,7 +375,7 @@ def dots(axes: Axes, exhibit: Exhibit) -> None:
     axes.errorbar(ratio, place, xerr=reach, fmt="o", ms=3, color=COLOURS[0], elinewidth=0.9)
     axes.axvline(1.0, color=INK, lw=0.8)
     style.set_log_scale(axes.xaxis)
-    axes.set_yticks(place, [f"{row.label}, {row.column}" for row in rows], fontsize=8)
+    axes.set_yticks(place, [f"{row.label}, {row.column}" for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
 
 
@@ -391,7 +385,7 @@ def join_tables(exhibits: Sequence[Exhibit]) -> Exhibit | None:
     if len(tables) <= MOST_TABLES:
         return None
     rows = [
-        replace(row, label=f"{table.paper_label}: {row.label}")
+        replace(row, label=f"{table.paper_label.removeprefix('Table ')}: {row.label}")
         for table in tables
         for row in table.rows
         if row.paper and row.measured is not None
@@ -446,13 +440,13 @@ def draw(exhibit: Exhibit, out: Path, said: Words = PAPER) -> dict[str, bytes]:
     with style.canvas(panels=1 + has_differences(exhibit)) as (figure, axes, *below):
         SERIES[kind](axes, exhibit)
         if kind == "dots":
-            figure.set_figheight(0.14 * len(exhibit.rows) + 0.6)
+            figure.set_figheight(0.15 * len(exhibit.rows) + 0.6)
+        style.set_y_title(axes, exhibit.axes.get("y", ""))
         if kind in WITH_LEGEND:
             legend(axes, exhibit.rows, said.printed)
         for panel in below:
             differences(panel, exhibit)
         (below or [axes])[-1].set_xlabel(exhibit.axes.get("x", ""))
-        axes.set_ylabel(exhibit.axes.get("y", ""))
         return {form: style.render_figure(figure, form) for form in FORMS}
 
 
@@ -492,5 +486,5 @@ def _timeline(exhibit: Exhibit, out: Path) -> dict[str, bytes]:
     with style.canvas() as (figure, axes, *_):
         view = gantt.window(load_timeline(path), exhibit.draw, str(path))
         lanes = gantt.draw_window(axes, view, exhibit.draw)
-        figure.set_figheight(0.42 * lanes + 0.85)
+        figure.set_figheight(figure.get_figheight() - style.HEIGHT_IN + 0.42 * lanes + 0.85)
         return {form: style.render_figure(figure, form) for form in FORMS}

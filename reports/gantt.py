@@ -142,7 +142,7 @@ def _spans(axes: Axes, view: Window) -> None:
             **style,
         )
         handles.append(Patch(label=kind, **style))
-    set_legend(axes, handles, len(handles))
+    set_legend(axes, handles)
 
 
 def _arrows(axes: Axes, view: Window) -> None:
@@ -166,7 +166,6 @@ def _arrows(axes: Axes, view: Window) -> None:
             f"{int(staleness)}",
             ha="center",
             va="top",
-            fontsize=8,
             gid=f"fold-{int(fold)}",
         )
 

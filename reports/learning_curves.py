@@ -52,11 +52,11 @@ def curves_figure(table: Table) -> Figure:
             passes, seconds = panels[0]
             _draw_curve(passes, seconds, table, row, look, skips_start=is_log)
         panels[0][0].legend(loc="upper right")
-        panels[0][0].set_title("the answer", loc="left", fontsize=9.5)
+        panels[0][0].set_title("the answer", loc="left")
     for (method, rows), (passes, seconds) in zip(groups.items(), panels[above:], strict=True):
         for row in rows:
             _draw_curve(passes, seconds, table, row, _look(table, row), skips_start=is_log)
-        passes.set_title(method, loc="left", fontsize=9.5)
+        passes.set_title(method, loc="left")
     for passes, seconds in panels:
         passes.set_ylabel(f"{table.metric} (development)")
         if table.target is not None:
@@ -81,7 +81,7 @@ def rates_figure(table: Table) -> Figure | None:
     for (method, rows), axes in zip(groups.items(), panels, strict=True):
         for row in rows:
             _draw_rates(axes, table, row)
-        axes.set_title(method, loc="left", fontsize=9.5)
+        axes.set_title(method, loc="left")
         axes.set_ylabel(f"{table.metric} (development)\nat the end")
         set_log_scale(axes.xaxis)
     panels[-1].set_xlabel("learning rate")

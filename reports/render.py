@@ -17,6 +17,8 @@ HERE = Path(__file__).parent
 TEMPLATE = HERE / "report.typ"
 IDS = re.compile(r'(\bid="|href="#|url\(#)')
 """Where an SVG declares or uses an id."""
+SIZE = re.compile(r'width="([\d.]+pt)" height="[\d.]+pt"')
+"""The size that an SVG declares."""
 
 
 @lru_cache(maxsize=1)
@@ -34,8 +36,12 @@ def render_html(data: Mapping[str, Any], template: str = "page.html") -> str:
 
 
 def inline(svg: str, name: str) -> str:
-    """An SVG file as an element of a page; its ids begin with ``name``, as a page has several."""
-    return IDS.sub(rf"\g<1>{name}-", svg[svg.index("<svg") :])
+    """An SVG file as an element of a page; its ids begin with ``name``, as a page has several.
+
+    It is as wide as the page, and no narrower than its letters can be read.
+    """
+    element = SIZE.sub(r'style="min-width: calc(.87 * \1)"', svg[svg.index("<svg") :], count=1)
+    return IDS.sub(rf"\g<1>{name}-", element)
 
 
 def has_typst() -> bool:

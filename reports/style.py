@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH_IN, COLUMN_IN, HEIGHT_IN = 6.7, 4.8, 2.7
+WIDTH_IN, COLUMN_IN, HEIGHT_IN, LINE_IN = 6.7, 4.1, 2.5, 0.17
+"""Letters of a column are at least 11 pixels high on a page of 390."""
+MOST_SPAN = 200  # largest over smallest value of an axis with numbers between powers of ten
+ACROSS = 54  # characters of a legend's line
 INK, MUTED, GRID = "#222222", "#6b6b6b", "#dddddd"
 
 # Okabe & Ito (2008), in an order in which neighbours also differ in lightness
@@ -45,7 +49,8 @@ RC: dict[Any, Any] = {
     "lines.markersize": 4.0,
     "hatch.linewidth": 0.5,
     "legend.frameon": False,
-    "legend.fontsize": 9,
+    "legend.fontsize": "medium",
+    "axes.titlesize": "medium",
     "legend.handlelength": 2.8,
     "svg.fonttype": "path",  # the same letters wherever it is opened
     "svg.hashsalt": "lagbench",  # ids of SVG elements depend on nothing else
@@ -105,16 +110,21 @@ def empty_figure(height_in: float, width_in: float = WIDTH_IN) -> Figure:
 
 
 def set_log_scale(axis: Any) -> None:
-    """Make an axis logarithmic, with plain numbers at 1, 2 and 5 times the powers of ten.
+    """Make an axis logarithmic, with plain numbers at powers of ten, of few also at 2 and 5 times.
 
     Args:
         axis: the ``xaxis`` or ``yaxis`` of axes.
     """
     from matplotlib.ticker import LogLocator, NullFormatter
 
+    class Ticks(LogLocator):
+        def tick_values(self, vmin: float, vmax: float) -> Any:
+            self.set_params(subs=(1.0, 2.0, 5.0) if vmax < MOST_SPAN * vmin else (1.0,))
+            return super().tick_values(vmin, vmax)
+
     scale = axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale
     scale("log")
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_locator(Ticks())
     axis.set_major_formatter(format_tick)
     axis.set_minor_formatter(NullFormatter())
 
@@ -134,11 +144,25 @@ def set_lanes(axes: Axes, names: Sequence[str], ends: tuple[float, float]) -> No
     axes.spines["left"].set_visible(False)
 
 
-def set_legend(axes: Axes, handles: Sequence[Any], columns: int) -> None:
-    """A legend above the axes, where no data are."""
+def set_y_title(axes: Axes, text: str) -> None:
+    """The y axis's title above the axes: beside them it is cut where it is longer than they."""
+    axes.set_title(text, loc="left", color=INK, pad=3.0)
+
+
+def set_legend(axes: Axes, handles: Sequence[Any]) -> None:
+    """A legend above the axes and their title, where no data are, with room of its own."""
+    from matplotlib.transforms import ScaledTranslation
+
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    columns = max(1, min(len(handles), ACROSS // (longest + 8)))
+    figure: Any = axes.figure
+    title_in = LINE_IN * bool(axes.get_title("left"))
     axes.legend(
-        handles=handles, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, borderpad=0
-    )
+        handles=handles, ncols=columns, borderpad=0, loc="lower left", bbox_to_anchor=(0, 1),
+        bbox_transform=axes.transAxes + ScaledTranslation(0, title_in, figure.dpi_scale_trans),
+    )  # fmt: skip
+    lines = math.ceil(len(handles) / columns) - 1
+    figure.set_figheight(figure.get_figheight() + lines * LINE_IN)
 
 
 def draw_arrow(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, product
 
 import numpy as np
 
@@ -216,33 +215,6 @@ def table6(subject: Subject, runs: Runs) -> Content:
     """Plain and natural-gradient descent."""
     settings = {"SGD": ("sgd_1", "sgd_16"), "NG-SGD": ("ng_1", "ng_16")}
     yield from _two_by_two(subject, runs, settings, (1, 16))
-
-
-SETTINGS = {
-    "Table 1": tuple(f"ng_{n}" for n in NODES),
-    "Table 2": ("random_1", "random_32", "rbm_1", "rbm_32"),
-    "Table 3": ("every_20",),
-    "Table 4": ("small_1", "small_16"),
-    "Table 5": (*SCHEDULES["newbob"], *SCHEDULES["exponential"]),
-    "Table 6": ("sgd_1", "sgd_16"),
-}
-"""Settings of the tables, each with the first that prints it."""
-
-
-@EXHIBITS.figure(
-    "p2.tables", "Word error rates of tables 1 to 6, ours against the paper's",
-    tuple(dict.fromkeys(chain(*SETTINGS.values()))),
-    ("paper's word error (%)", "word error (%)"), "Tables 1 to 6",
-    "A point is a setting on a test set.", {"as": "points"}, on_request=("laptop",),
-)  # fmt: skip
-def tables(subject: Subject, runs: Runs) -> Content:
-    """Every word error that the paper prints, with ours."""
-    for label, settings in SETTINGS.items():
-        for setting, test in product(settings, subject.corpus.tests):
-            if (printed := errors.paper_error_rate(setting, test)) is not None:
-                yield replace(
-                    errors.row(subject, runs, setting, test, label, ""), column=printed, paper=None
-                )
 
 
 def _two_by_two(

@@ -32,8 +32,8 @@ def test_the_architecture_tells_both_ages_of_each_path_for_one_column():
     with style.canvas() as (_, axes):
         architecture.architecture(axes, PATHS)
         texts = [t.get_text() for t in axes.texts]
-    for what in ("decoder's fetch", "trainer's fetch", "push of a gradient"):
-        assert f"{what}\n12.5 s, 30 updates" in texts
+    for what in ("decoder's fetch", "trainer's fetch", "gradient's push"):
+        assert f"{what}\n12.5 s\n30 updates" in texts
     assert {"parameter server", "decoder", "trainer"} <= set(texts)
 
 
