@@ -14,7 +14,7 @@ from harness.base.files import DEFAULT_STORE
 from harness.base.log import LOG
 from harness.experiment.display import Tally
 from harness.experiment.grid import Runner, idle_lines, repeat_lines
-from harness.experiment.methods import Asked, method_of
+from harness.experiment.methods import Asked, method_of, protocol_of
 from harness.experiment.task import Task
 from harness.judge.comparison import build_table
 from harness.modules import trained
@@ -63,7 +63,7 @@ def simulate(
     Args:
         cluster: a cluster, its file, or the name of a bundled one.
         workload: operations and bytes of one minibatch; None for the cluster's own.
-        protocol: a timing protocol, or the name of one or of its class.
+        protocol: a timing protocol, the name of one or of its class, or an algorithm's (``"ddp"``).
         workers: number of workers; None for all of the cluster.
         folds: number of folds to simulate.
         seed: seed of all random durations.
@@ -87,7 +87,8 @@ def simulate(
         raise UserError(f"workload: none given, and cluster {machine.name!r} has none")
     for line in describe_repeats(machine, workers or 0):
         LOG.info(line)
-    return Simulation(machine, protocol, work, workers, seed).advance(folds=folds)
+    rules = protocol_of(protocol) if isinstance(protocol, str) else protocol
+    return Simulation(machine, rules, work, workers, seed).advance(folds=folds)
 
 
 @resumable

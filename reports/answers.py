@@ -50,6 +50,7 @@ class Answer:
         sentences: the answer; the first sentence is set large.
         table: head and rows as text.
         notes: lines below the table.
+        details: further lines of its page; empty ones are left out.
         data: JSON values of the answer; numbers may be not finite.
         name: key of the records among the data.
         records: rows by column, with numbers in full.
@@ -68,6 +69,7 @@ class Answer:
     runs: Mapping[str, Sequence[str]]
     pictures: Callable[[], Iterable[Picture]]
     setting: str = ""
+    details: Sequence[str] = ()
 
     def __str__(self) -> str:
         widths = [max(map(len, column)) for column in zip(*self.table, strict=True)]
@@ -135,7 +137,8 @@ class Answer:
             for picture in pictures
         ]  # fmt: skip
         page = {"title": self.title, "sentences": self.sentences, "rows": self.table}
-        page |= {"notes": [*filter(None, [self.setting]), *self.notes], "exhibits": figures}
+        notes = dict.fromkeys([self.setting, *self.notes, *self.details])
+        page |= {"notes": [*filter(None, notes)], "exhibits": figures}
         footer = {"facts": [*facts, ("versions", versions)], "hashes": hashes}
         return render_html({**page, "provenance": footer})
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.base.settings import format_count, format_seconds
 from harness.judge.bounds import geometric_ci
-from harness.judge.comparison import Row, Table
+from harness.judge.comparison import Row, Table, describe_impossible
 from harness.judge.interval import Interval
 from harness.store import Cell
 from reports.answers import Answer, Picture, charge_line
@@ -23,7 +23,6 @@ from reports.sentences import (
     format_range,
     format_target,
     format_times,
-    format_workers,
     rank_rows,
 )
 from reports.style import MUTED, empty_figure, look_of, set_log_scale
@@ -53,6 +52,7 @@ def answer_of(table: Table, model: str = "") -> Answer:
         sentences=sentences,
         table=[*cells(table)],
         notes=[*feet(table)],
+        details=[charged, _describe_shares(table)],
         data=data,
         name="rows",
         records=[record(table, row) for row in table.rows],
@@ -76,33 +76,43 @@ def _pictures(table: Table) -> Iterator[Picture]:
 
 
 def feet(table: Table) -> Iterator[str]:
-    """The lines below the table."""
-    for each in table.impossible:
-        name = f"{each.method}, {format_workers(each.workers)}"
-        yield f"{name}: not possible: {each.reason}"
-    target = "" if table.target is None else f"; target {table.target:.4g} ({table.reason})"
-    yield f"{table.metric} on development data{target}; times are simulated; {_seeds(table)}"
+    """The lines below the table: what a reader of its figures has to know."""
+    if table.impossible:
+        yield describe_impossible(table.impossible)
+    yield f"{table.metric}: on development data, held out; times are simulated; {_seeds(table)}"
+    if table.target is not None:
+        yield f"target: {table.target:.4g} ({table.reason})"
     cell = table.rows[0].cell
     if cell.example_weight and _is_coarse(table):
         count = round(1.0 / cell.example_weight)
         weight = f"one of them is {cell.example_weight:.2g} of {table.metric}"
-        yield f"{count} development examples: {weight}"
-    if charged := charge_line([row.cell for row in table.rows]):
-        yield charged
+        yield f"only {count} development examples: {weight}"
     if any(row.cell.edge for row in table.rows):
         yield "*: the best rate is at an end of those that were tried"
-    trained = [row for row in table.rows if row.seconds and not math.isnan(row.trained)]
-    shares: dict[str, list[str]] = {}
-    for row in sorted(trained, key=lambda row: row.trained):
-        shares.setdefault(f"{row.trained:.1%}", []).append(_label(row))
-    if shares.keys() - {"100.0%"}:
-        listed = [f"{share} ({'; '.join(labels)})" for share, labels in shares.items()]
-        listed = list(shares) if len(shares) == 1 else listed
-        yield f"share of the requested examples trained: {', '.join(listed)}"
+    shares = [row.trained for row in table.rows if row.seconds and not math.isnan(row.trained)]
+    if any(abs(share - 1.0) > UNEVEN for share in shares):
+        yield _describe_shares(table)
     if calm := [_label(row) for row in table.rows if row.faults == 0.0]:
         yield f"no fault happened, so its cost is not seen: {'; '.join(calm)}"
     if skews := [each for each in dict.fromkeys(map(_skew, table.rows)) if each]:
         yield f"workers' data differ: {'; '.join(skews)}"
+
+
+UNEVEN = 0.05
+"""Difference of the trained from the requested examples that is told below the table."""
+
+
+def _describe_shares(table: Table) -> str:
+    """The trained share of the requested examples by row; empty if every row trained all."""
+    trained = [row for row in table.rows if row.seconds and not math.isnan(row.trained)]
+    shares: dict[str, list[str]] = {}
+    for row in sorted(trained, key=lambda row: row.trained):
+        shares.setdefault(f"{row.trained:.1%}", []).append(_label(row))
+    if not shares.keys() - {"100.0%"}:
+        return ""
+    listed = [f"{share} ({'; '.join(labels)})" for share, labels in shares.items()]
+    listed = list(shares) if len(shares) == 1 else listed
+    return f"share of the requested examples trained: {', '.join(listed)}"
 
 
 def _skew(row: Row) -> str:
@@ -129,11 +139,15 @@ def _is_coarse(table: Table) -> bool:
 
 def _seeds(table: Table) -> str:
     seeds = max(len(row.cell.runs) for row in table.rows)
-    return f"95% intervals over {seeds} seeds" if seeds > 1 else "one seed has no intervals"
+    if seeds == 1:
+        return "one seed has no intervals"
+    others = len(table.rows) - 1
+    chosen = f"; that of the fastest allows for its choice among {others}" if others > 1 else ""
+    return f"95% intervals over {seeds} seeds{chosen if table.reference else ''}"
 
 
 def _label(row: Row) -> str:
-    return f"{row.cell.method}, {format_workers(row.cell.workers)}"
+    return f"{row.cell.method}, {format_count(row.cell.workers, 'worker')}"
 
 
 def cells(table: Table) -> Iterator[list[str]]:

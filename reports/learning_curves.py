@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harness.base.settings import format_count
 from harness.judge.comparison import Row, Table
 from harness.judge.direction import as_error
-from reports.sentences import find_headline, format_workers
+from reports.sentences import find_headline
 from reports.sentences import label as name_row
 from reports.style import INK, empty_figure, look_of, set_log_scale
 
@@ -139,7 +140,7 @@ def _draw_rates(axes: Axes, table: Table, row: Row) -> None:
 def _look(table: Table, row: Row) -> dict[str, Any]:
     """Colour, dashes and marker of a number of workers."""
     place = table.counts.index(row.cell.workers)
-    return {**look_of(place), "label": format_workers(row.cell.workers)}
+    return {**look_of(place), "label": format_count(row.cell.workers, "worker")}
 
 
 def _limit(axes: Axes, table: Table) -> None:
@@ -168,7 +169,7 @@ def _legend(canvas: Figure, table: Table, panels: Sequence[Axes]) -> None:
     for axes in panels:
         artists, labels = axes.get_legend_handles_labels()
         handles |= dict(zip(labels, artists, strict=True))
-    order = [format_workers(count) for count in table.counts]
+    order = [format_count(count, "worker") for count in table.counts]
     lines = [handles[name] for name in order if name in handles]
     if lines:
         canvas.legend(handles=lines, loc="outside upper left", ncols=min(len(lines), 6))

@@ -11,7 +11,16 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from harness.base.settings import format_count, format_seconds, round_to
-from harness.judge.comparison import Row, Speedup, Table, last, speedup, value_before_training
+from harness.judge.bounds import find_seeds
+from harness.judge.comparison import (
+    Row,
+    Speedup,
+    Table,
+    last,
+    pair_times,
+    speedup,
+    value_before_training,
+)
 from harness.judge.direction import as_error, is_maximised
 from harness.judge.interval import Interval
 from harness.judge.statistics import paired_difference_ci
@@ -19,6 +28,9 @@ from harness.store import Cell
 
 MOST_NAMED = 3
 """Number of rows that are named as equal to the fastest; of more, the rest is counted."""
+
+MOST_SEEDS = 200
+"""Largest number of seeds that is named as what would tell two rows apart."""
 
 NEAR_END = 0.9
 """Share of training after which a target is touched rather than passed."""
@@ -36,7 +48,7 @@ def answer(table: Table) -> list[str]:
     if all(row.error is None for row in table.rows):
         if not any(row.infinite for row in table.rows):
             return ["Every run diverged: a smaller rate is needed."]
-        return [f"No run ends with a finite {_metric(table)}.", *gaps]
+        return [f"No run ends with a finite {table.metric}.", *gaps]
     answer = _single(table) if len(table.rows) == 1 else _several(table)
     seeds = max(len(row.cell.runs) for row in table.rows)
     lines = [*answer, *describe_ahead(table), *_warn_of_the_end(table), *gaps]
@@ -95,14 +107,15 @@ def describe_ahead(table: Table) -> Iterator[str]:
     """The rows that are ahead of the reference where their passes end, short of the target."""
     ahead = [label(table, row) for row in table.rows if row.ahead]
     if ahead and table.reference is not None:
-        told = f"Not {within(table.rows[0])}, but ahead there of {label(table, table.reference)}"
-        told = f"{told} with every seed, after the same time: {', '.join(ahead)}"
-        yield f"{told}; more passes would tell."
+        behind = f"ahead of {label(table, table.reference)} after the same time"
+        yield f"Not there {within(table.rows[0])}, but {behind}: {', '.join(ahead)}; train longer."
 
 
 def within(row: Row) -> str:
     """The length of training, as the limit of what a row that is short of the target shows."""
     passes = float(row.cell.runs[0].config.get("passes", math.nan))
+    if passes == 1.0:
+        return "within this pass"
     return f"within these {format_count(passes, 'pass')}" if passes > 0 else "within its passes"
 
 
@@ -117,21 +130,11 @@ def rank_rows(table: Table) -> list[Row]:
 
 def label(table: Table, row: Row) -> str:
     """A row's name: its algorithm and number of workers, without what all rows share."""
-    count = format_workers(row.cell.workers)
+    count = format_count(row.cell.workers, "worker")
     if len({each.cell.method for each in table.rows}) == 1:
         return count
     one_count = len({each.cell.workers for each in table.rows}) == 1
     return row.cell.method if one_count else row.cell.name
-
-
-def format_workers(count: int) -> str:
-    """A number of workers in words.
-
-    Example:
-        >>> format_workers(1), format_workers(4)
-        ('1 worker', '4 workers')
-    """
-    return format_count(count, "worker")
 
 
 def format_times(ratio: float, width: float = math.inf) -> str:
@@ -181,17 +184,21 @@ def _single(table: Table) -> Iterator[str]:
     (row,) = table.rows
     assert row.error is not None
     assert row.seconds is not None
-    name, metric = row.cell.name, _metric(table)
-    began = "" if row.start is None else f", from {row.start:.3g} before training"
+    name, metric = row.cell.name, table.metric
+    began = "" if row.start is None else f"; before training it was {row.start:.3g}"
     if not row.has_learned:
         yield f"{name} did not learn: {metric} {format_error(row.error)} at the end{began}."
         return
     passes = float(row.cell.runs[0].config.get("passes", math.nan))
     after = f"after {format_count(passes, 'pass')}, " if math.isfinite(passes) else ""
     took = f"{after}{format_seconds(row.seconds.estimate)} of simulated time"
-    yield f"{name}: {metric} {format_error(row.error)} {took}{began}."
+    value = f"{round_to(row.error.estimate, 3, row.error.width):g}"
+    yield f"{name}: {metric} {value} {took}{began}."
+    if math.isfinite(row.error.width):
+        low, high = (round_to(end, 2, row.error.width) for end in (row.error.low, row.error.high))
+        yield f"Sure (95%, {format_count(len(row.cell.runs), 'seed')}): {low:g} to {high:g}."
     if table.target is not None:
-        span = "" if row.target_s is None else format_range(row.target_s, _short_seconds)
+        span = "" if row.target_s is None else format_range(row.target_s, format_short)
         yield f"Target {table.target:.4g}: {format_target(row)}{span}."
 
 
@@ -200,49 +207,71 @@ def _several(table: Table) -> Iterator[str]:
         yield from _best_end(table, f"There is no target to compare times by ({table.reason})")
         return
     best, *others = rank_rows(table)
-    to = f"{_metric(table)} {table.target:.3g}"
+    to = f"{table.metric} {table.target:.3g}"
     if not best.is_earned:
         yield from _none_reached(table, best, to)
         return
+    fastest = f"Fastest to {to}: {label(table, best)}, in {format_target(best)}"
+    enough = _enough(table, best)
     if table.reference is None:
-        fewest = format_workers(min(row.cell.workers for row in table.rows))
-        least = f"with {fewest} no algorithm reaches it with every seed {within(best)}"
-        yield f"{label(table, best)}: fastest to {to}, in {format_target(best)}; {least}."
+        fewest = format_count(min(row.cell.workers for row in table.rows), "worker")
+        yield f"{fastest}; with {fewest} no algorithm reaches it with every seed {within(best)}."
     elif best.cell is table.reference.cell:
+        yield f"{fastest}{enough}."
         rest = [row for row in others if row.is_earned]
-        fastest = f"{label(table, best)}: fastest to {to}, in {format_target(best)}"
-        yield f"{fastest}{(enough := _enough(table, best))}."
         if rest:
             yield _next(table, best, rest[0])
         elif not enough:
             every = " with every seed" if any(row.reached for row in others) else ""
             yield f"No other row reaches it{every} {within(best)}."
     else:
-        yield f"{_gain(table, best)}{_enough(table, best)}."
+        assert best.speedup is not None
+        yield f"{fastest}; {describe_gain(label(table, table.reference), best.speedup)}{enough}."
+        yield from describe_sureness(table, best)
+        yield _factors(best.speedup)
         yield _ends(table, best, table.reference)
     if equal := _equal(table, best, others):
         yield equal
 
 
-def _gain(table: Table, best: Row) -> str:
-    """The fastest row against the reference, with the two factors of its speed-up."""
-    assert table.reference is not None
-    found = best.speedup
-    assert found is not None
-    steps = f"{format_times(found.steps.estimate)} times the steps a second"
-    passes = format_times(found.passes.estimate)
-    passes = " in as many passes" if passes == "1" else f", divided by {passes} times the passes"
-    than = f"than {label(table, table.reference)} to {_metric(table)} {table.target:.3g}"
-    apart = "" if is_decided(found.time) else ", which cannot be told apart"
-    return f"{label(table, best)}: {format_gain(table, found)} {than}{apart}: {steps}{passes}"
+def describe_gain(reference: str, found: Speedup) -> str:
+    """How many times as long the reference takes as the fastest row."""
+    times = format_times(found.time.estimate, found.time.width)
+    longer = "as long" if times == "1" else f"{times} times as long"
+    return f"{reference} takes {longer}{'' if is_decided(found.time) else ', perhaps by chance'}"
 
 
-def format_gain(table: Table, found: Speedup) -> str:
-    """How many times faster the fastest row is than the reference, with its interval."""
-    others = len(table.rows) - 1
-    chosen = "95%: " if others == 1 else f"95%, as the best of {others}: "
-    span = format_range(found.time, format_times).replace("(", f"({chosen}")
-    return f"{format_times(found.time.estimate, found.time.width)} times faster{span}"
+def describe_sureness(table: Table, best: Row) -> Iterator[str]:
+    """The interval of the fastest row's speed-up in a sentence; none with one seed."""
+    reference = table.reference
+    if reference is None or best.cell is reference.cell or best.speedup is None:
+        return
+    ratio = best.speedup.time
+    if math.isfinite(ratio.width):
+        low, high = (format_times(end, ratio.width) for end in (ratio.low, ratio.high))
+        sure, need = "Sure", ""
+        if not is_decided(ratio):
+            sure, need = "Not sure", f"; {describe_need(table, best, reference)}"
+        yield f"{sure} (95%, {len(best.cell.runs)} seeds): {low} to {high} times as long{need}."
+
+
+def describe_need(table: Table, best: Row, row: Row) -> str:
+    """Seeds and trainings that would tell two rows apart, if their scatter stayed as it is."""
+    seeds = find_seeds(*pair_times(row, best), len(table.rows))
+    if not seeds <= MOST_SEEDS:
+        return "more seeds would hardly tell, but more evaluations a pass might"
+    trainings = 2 * (math.ceil(seeds) - len(best.reaches))
+    return f"about {seeds:.0f} seeds would tell, {max(trainings, 2)} trainings more"
+
+
+def _factors(found: Speedup) -> str:
+    """What a speed-up is made of: steps a second, and passes to the target."""
+    steps, passes = (format_times(part.estimate) for part in (found.steps, found.passes))
+    pace = f"It goes through the data {steps} times as fast"
+    if passes == "1":
+        return f"{pace}, and needs as many passes."
+    joint = "but" if found.passes.estimate > 1.0 else "and"
+    return f"{pace}, {joint} needs {passes} times the passes."
 
 
 def compare_chosen(table: Table, row: Row, other: Row) -> Speedup | None:
@@ -254,11 +283,7 @@ def _next(table: Table, best: Row, second: Row) -> str:
     found = compare_chosen(table, best, second)
     assert found is not None
     span = format_range(found.time, format_times)
-    name = f"Next is {label(table, second)}"
-    if not is_decided(found.time):
-        return f"{name}, which cannot be told apart from it{span}."
-    times = format_times(found.time.estimate, found.time.width)
-    return f"{name}, {'as fast' if times == '1' else f'{times} times slower'}{span}."
+    return f"Next: {describe_gain(label(table, second), found)}{span}."
 
 
 def _ends(table: Table, best: Row, reference: Row) -> str:
@@ -270,11 +295,8 @@ def _ends(table: Table, best: Row, reference: Row) -> str:
         for row in (best, reference)
     ]
     found = paired_difference_ci(*errors)
-    first, again = best.cell.runs[0], ""
-    if table.target is not None and as_error(first, best.error.estimate - table.target) > 0.0:
-        again = " (worse again than the target)"
-    told = f"{best.error.estimate:.3g}{again} against {reference.error.estimate:.3g}"
-    told = f"At the end of training, not at the target, its {_metric(table)} is {told}"
+    ends = f"{best.error.estimate:.3g} against {reference.error.estimate:.3g}"
+    told = f"At the end of training its {table.metric} is {ends}"
     if abs(found.estimate) < best.cell.example_weight:
         return f"{told}, less than one development example apart."
     if math.isfinite(found.low) and found.low <= 0.0 <= found.high:
@@ -299,38 +321,28 @@ def _equal(table: Table, best: Row, others: Sequence[Row]) -> str:
     if not equal:
         return ""
     more = f" and {len(equal) - MOST_NAMED} more" if len(equal) > MOST_NAMED else ""
-    return f"Cannot be told apart from the fastest: {', '.join(equal[:MOST_NAMED])}{more}."
+    return f"As fast, as far as these seeds show: {', '.join(equal[:MOST_NAMED])}{more}."
 
 
 def _enough(table: Table, best: Row) -> str:
-    """The number of workers above which none is faster by the fastest row's method."""
+    """The number of workers above which none is faster by the fastest row's method, if any is."""
     rows = sorted(
         (row for row in table.rows if row.cell.method == best.cell.method),
         key=lambda row: row.cell.workers,
     )
-    most = rows[-1].cell.workers
-    if len(rows) == 1:
-        return ""
     is_alone = len({row.cell.method for row in table.rows}) == 1
     of = "" if is_alone else f" of {best.cell.method}"
-    for place, row in enumerate(rows):
-        more = rows[place + 1 :]
-        gains = [found for each in more if (found := compare_chosen(table, each, row)) is not None]
-        if row.is_earned and not any(_is_faster(found) for found in gains):
-            if row.cell.workers == most:
-                return f"; more than {most}{of} were not tried"
+    for place, row in enumerate(rows[:-1]):
+        more, count = rows[place + 1 :], format_count(row.cell.workers, "worker")
+        name = f"more{f' than {count}' if place else ' workers'}{of}"
+        gains = [g.time for each in more if (g := compare_chosen(table, each, row)) is not None]
+        if row.is_earned and not any(gain.estimate > 1.0 and is_decided(gain) for gain in gains):
             if not gains:
-                some = any(each.reached for each in more)
-                ends = "not every seed reaches it" if some else "it is not reached"
-                return f"; with more than {row.cell.workers}{of} {ends} {within(best)}"
-            some = any(found.time.estimate > 1.0 for found in gains)
-            seen = " that these seeds show" if some else ""
-            return f"; more than {row.cell.workers}{of} pay nothing{seen}"
+                every = " with every seed" if any(each.reached for each in more) else ""
+                return f"; {name} do not reach it{every} {within(best)}"
+            some = any(gain.estimate > 1.0 for gain in gains)
+            return f"; {name} gain nothing{' that these seeds show' if some else ''}"
     return ""
-
-
-def _is_faster(found: Speedup) -> bool:
-    return found.time.estimate > 1.0 and is_decided(found.time)
 
 
 def is_decided(ratio: Interval) -> bool:
@@ -362,16 +374,13 @@ def _best_end(table: Table, told: str) -> Iterator[str]:
     assert best.error is not None
     learned = "" if best.has_learned else ", no better than before training"
     end = f"{format_error(best.error)}{learned}"
-    yield f"{told}; {label(table, best)} has the best {_metric(table)} at the end: {end}."
-
-
-def _metric(table: Table) -> str:
-    return table.judged.removeprefix("dev_").replace("_", " ")
+    yield f"{told}; {label(table, best)} has the best {table.metric} at the end: {end}."
 
 
 def _seconds(row: Row) -> float:
     return math.inf if row.target_s is None else row.target_s.estimate
 
 
-def _short_seconds(seconds: float, width: float) -> str:
-    return format_seconds(round_to(seconds, 2, width))
+def format_short(seconds: float, width: float = math.inf) -> str:
+    """A duration with three digits, or those that its interval's width leaves."""
+    return format_seconds(round_to(seconds, 3, width))

@@ -8,9 +8,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from harness.base.settings import format_count
 from harness.judge.break_point import Point, Tolerance
 from reports.answers import Answer, Picture, charge_line
-from reports.sentences import describe_gaps
+from reports.sentences import ALONE, describe_gaps, format_range, format_times
 from reports.style import COLOURS, INK, MUTED, empty_figure
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ def answer_of(search: Tolerance) -> Answer:
         title=f"Tolerance of {search.what}",
         sentences=[*describe_tolerance(search), *describe_gaps(cells)],
         table=[*_cells(search)],
-        notes=[charged] if charged else [],
+        notes=[*_feet(search)],
+        details=[charged],
         data={
             **{"what": search.what, "margin": search.margin, "target": search.target},
             **{"tolerated": search.tolerated, "broken": search.broken},
@@ -46,52 +48,54 @@ def answer_of(search: Tolerance) -> Answer:
 
 
 def describe_tolerance(search: Tolerance) -> Iterator[str]:
-    """The break point, its interval, and the data that would decide, a sentence each."""
+    """The break point, how sure it is, and the data that would decide, a sentence each."""
     reference, margin = search.points[0].value, f"{100.0 * search.margin:.3g}%"
     points = {point.value: point for point in search.points}
-    summary = f"the error stays within {margin} of that at {reference:g} up to {search.tolerated:g}"
-    ends = [points[search.tolerated]]
-    if math.isinf(search.broken):
-        summary += ", the most that was tried"
-    else:
-        summary += f", and not at {search.broken:g}"
-        ends.append(points[search.broken])
+    ends = [points[value] for value in (search.tolerated, search.broken) if value in points]
+    beyond = f", and at {search.broken:g} it does not" if len(ends) == 2 else ", the most tried"
+    within = f"the error stays within {margin} of that at {reference:g}"
+    yield f"{search.what}: up to {search.tolerated:g} {within}{beyond}."
     if all(end.decided for end in ends):
-        yield f"{search.what}: {summary}"
+        yield f"Sure (95%, {format_count(len(ends[0].errors), 'seed')})."
         return
-    yield f"{search.what}: {_describe_interval(search, margin)}"
-    yield f"by the means alone, {summary}"
     if len(ends[0].errors) == 1:
-        yield "one seed has no interval: not decided"
+        yield ALONE
         return
+    low, high = search.interval
+    sure = [f"it does up to {low:g}"] if low > reference else []
+    sure += [f"it does not at {high:g}"] if math.isfinite(high) else []
+    seeds = format_count(len(ends[0].errors), "seed")
+    yield (
+        f"Sure (95%, {seeds}) is only that {' and '.join(sure)}."
+        if sure
+        else (f"Not sure (95%, {seeds}) at any value.")
+    )
     for end in ends:
         if not end.decided:
-            yield f"undecided at {end.value:g}: needs {end.need}"
-
-
-def _describe_interval(search: Tolerance, margin: str) -> str:
-    """The values between which the break point is with 95% confidence."""
-    reference, (low, high) = search.points[0].value, search.interval
-    within = f"within {margin} of that at {reference:g}"
-    if low > reference and math.isfinite(high):
-        return f"the error is surely {within} up to {low:g}, and surely not from {high:g} on (95%)"
-    if math.isfinite(high):
-        return f"the error is surely not {within} from {high:g} on (95%), and unsure below"
-    if low > reference:
-        return f"the error is surely {within} up to {low:g} (95%), and unsure above"
-    return f"at no value that was tried is it sure (95%) whether the error is {within}"
+            yield f"To be sure at {end.value:g} takes {end.need}."
 
 
 def _cells(search: Tolerance) -> Iterator[list[str]]:
     """The table's head and rows as text."""
-    yield [search.what, "rate", "error (seeds)", "ratio, 95%", ""]
+    yield [search.what, "rate", "error (seeds)", "ratio (95%)", ""]
     for point in search.points:
         low, high = min(point.errors), max(point.errors)
         is_done = all(run.status == "done" for run in point.cell.runs)
-        ratio = point.ratio.show(4) if point.ratio else "not finite" if is_done else "diverged"
-        errors = f"{_mean(point):.4g} ({low:.4g} to {high:.4g})"
+        ratio = "not finite" if is_done else "diverged"
+        if point.ratio:
+            times = format_times(point.ratio.estimate, point.ratio.width)
+            ratio = f"{times}{format_range(point.ratio, format_times)}"
+        errors = f"{_mean(point):.3g} ({low:.3g} to {high:.3g})"
         state = ("broken" if point.broken else "tolerated") + ("" if point.decided else "?")
         yield [f"{point.value:g}", f"{point.cell.rate:.3g}", errors, ratio, state]
+
+
+def _feet(search: Tolerance) -> Iterator[str]:
+    """What the columns of the table mean."""
+    limit = f"{1.0 + search.margin:g}"
+    yield f"ratio: to the error at {search.points[0].value:g}; above {limit} it is broken"
+    if not all(point.decided for point in search.points):
+        yield f"?: not sure, since {limit} lies in the ratio's interval"
 
 
 def _mean(point: Point) -> float:

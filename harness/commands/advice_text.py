@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from harness.base.settings import format_count, format_seconds, round_to
-from harness.judge.bounds import find_seeds
-from harness.judge.comparison import Row, Table, build_table, pair_times
+from harness.base.settings import format_count
+from harness.judge.comparison import Row, Table, build_table, describe_impossible
 from harness.search.advice import AdviceOutcome, Trial
 from reports.answers import Answer, Picture
 from reports.comparison import hashes_of
@@ -16,12 +15,14 @@ from reports.learning_curves import curves_figure
 from reports.sentences import (
     compare_chosen,
     describe_ahead,
+    describe_gain,
     describe_gaps,
-    format_gain,
+    describe_need,
+    describe_sureness,
     format_range,
+    format_short,
     format_target,
     format_times,
-    format_workers,
     is_decided,
     rank_rows,
     within,
@@ -41,19 +42,20 @@ def build_advice_table(outcome: AdviceOutcome) -> Table:
 
 
 def describe_advice(outcome: AdviceOutcome) -> Iterator[str]:
-    """The advice, how sure it is, and what the search cost, a sentence each."""
+    """The advice and how sure it is, a sentence each."""
     table = build_advice_table(outcome)
     best, *others = rank_rows(table)
-    metric = table.judged.removeprefix("dev_").replace("_", " ")
-    target = f"{metric} {outcome.target:.3g}"
+    target = f"{table.metric} {outcome.target:.3g}"
     if best.is_earned:
-        yield f"{_name(best)}: {target} in {format_target(best)}{_gain(table, best)}."
-        yield from _doubts(table, best, [row for row in others if row.is_earned])
+        yield f"Run {_name(best)}: {target} in {format_target(best)}; {_gain(table, best)}."
+        yield from describe_sureness(table, best)
+        reference = table.reference and table.reference.cell
+        earned = [row for row in others if row.is_earned and row.cell is not reference]
+        yield from _doubts(table, best, earned)
         yield from describe_ahead(table)
     else:
         yield f"No candidate reaches {target} with every seed; nearest: {_name(best)}."
     yield from describe_gaps((row.cell.name, row.cell) for row in table.rows)
-    yield _describe_search(outcome)
 
 
 def _name(row: Row) -> str:
@@ -63,38 +65,26 @@ def _name(row: Row) -> str:
 def _gain(table: Table, best: Row) -> str:
     reference = table.reference
     if reference is None:
-        return "; one worker does not reach it with every seed"
+        return "one worker does not reach it with every seed"
     if best.cell is reference.cell:
         comparisons = [compare_chosen(table, best, row) for row in table.rows if row is not best]
         sure = all(pair is not None and is_decided(pair.time) for pair in comparisons)
-        return f"; more workers {'do not pay' if sure else f'are not faster {within(best)}'}"
+        return f"more workers {'gain nothing' if sure else f'are not faster {within(best)}'}"
     assert best.speedup is not None
-    apart = "" if is_decided(best.speedup.time) else ", which cannot be told apart"
-    return f", {format_gain(table, best.speedup)} than one worker{apart}"
+    return describe_gain("one worker", best.speedup)
 
 
 def _doubts(table: Table, best: Row, others: Sequence[Row]) -> Iterator[str]:
-    """The next candidate, and what it would take to tell rows that cannot be told apart."""
+    """The next candidate, and those that cannot be told apart from the best."""
     for place, row in enumerate(others):
         comparison = compare_chosen(table, best, row)
         assert comparison is not None
         ratio = comparison.time
-        span = format_range(ratio, format_times)
-        times = format_times(ratio.estimate, ratio.width)
-        text = f"{_name(row)}: {'as long' if times == '1' else f'{times} times as long'}{span}"
+        text = f"{describe_gain(_name(row), comparison)}{format_range(ratio, format_times)}"
         if math.isfinite(ratio.width) and not is_decided(ratio):
-            yield f"Not told apart: {text}; {describe_need(best, row, len(table.rows))}."
+            yield f"{text}; {describe_need(table, best, row)}."
         elif place == 0:
             yield f"Next: {text}."
-
-
-def describe_need(best: Row, row: Row, comparisons: int) -> str:
-    """Seeds and trainings that would tell two rows apart, if their scatter stayed as it is."""
-    seeds = find_seeds(*pair_times(row, best), comparisons)
-    if not math.isfinite(seeds):
-        return "seeds alone would not tell them apart, but more evaluations a pass might"
-    trainings = 2 * (math.ceil(seeds) - len(best.reaches))
-    return f"about {seeds:.0f} seeds would, {max(trainings, 2)} trainings more"
 
 
 def _describe_search(outcome: AdviceOutcome) -> str:
@@ -105,13 +95,14 @@ def _describe_search(outcome: AdviceOutcome) -> str:
     text = f"{candidates}: {full} trained in full, {stopped} left"
     text += f" after shorter trainings, {untrained} passed over by their simulated time"
     cost = f"{outcome.trainings} trainings, {outcome.cost:.0f} of full length"
-    return f"{text}; {cost} (plan {outcome.plan.digest[:12]})."
+    return f"{text}; {cost} (plan {outcome.plan.digest[:12]})"
 
 
 def _feet(outcome: AdviceOutcome) -> Iterator[str]:
-    """The lines below the table: what cannot be trained."""
-    for pair in outcome.plan.impossible:
-        yield f"{pair.method}, {format_workers(pair.workers)}: not possible: {pair.reason}"
+    """The lines below the table: what cannot be trained, and what the search has cost."""
+    if outcome.plan.impossible:
+        yield describe_impossible(outcome.plan.impossible)
+    yield _describe_search(outcome)
 
 
 def _cells(outcome: AdviceOutcome) -> Iterator[tuple[str, ...]]:
@@ -125,10 +116,10 @@ def _cells(outcome: AdviceOutcome) -> Iterator[tuple[str, ...]]:
     for place, row in enumerate(rank_rows(table)):
         name = row.cell.method, row.cell.workers
         fate = "advised" if place == 0 and row.is_earned else "trained in full"
-        span = "" if row.target_s is None else format_range(row.target_s, _short)
+        span = "" if row.target_s is None else format_range(row.target_s, format_short)
         yield (
             *(row.cell.method, str(row.cell.workers), f"{row.cell.rate:.3g}", passes),
-            *(_short(step_s[name]), f"{format_target(row)}{span}", fate),
+            *(format_short(step_s[name]), f"{format_target(row)}{span}", fate),
         )
     full = {(cell.method, cell.workers) for cell in outcome.cells}
     for trial in sorted(outcome.trials, key=lambda trial: (-trial.passes, trial.seconds)):
@@ -138,12 +129,8 @@ def _cells(outcome: AdviceOutcome) -> Iterator[tuple[str, ...]]:
         rate = f"{trial.rate:.3g}" if trial.passes else "-"
         yield (
             *(candidate.method.label, str(candidate.workers), rate, str(trial.passes)),
-            *(_short(candidate.step_s), "-", trial.fate),
+            *(format_short(candidate.step_s), "-", trial.fate),
         )
-
-
-def _short(seconds: float, width: float = math.inf) -> str:
-    return format_seconds(round_to(seconds, 3, width))
 
 
 def answer_of(outcome: AdviceOutcome) -> Answer:

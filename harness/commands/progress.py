@@ -56,17 +56,17 @@ class Progress:
             if spent_s < ENOUGH_S or done == start[0] or (settled and done >= steps):
                 return
             left_s = spent_s * max(steps - done, 0) / (done - start[0])
-            most = "" if settled else "at most "
-            self._tell(name, f"{done:,} of {most}{steps:,} {unit}", left_s, settled)
+            if settled:
+                self._tell(name, f"{done:,} of {steps:,} {unit}, about {left_s:.0f} s left", left_s)
+            else:  # the bound is often a hundred times what it takes, and so would be its time
+                self._tell(name, f"{done:,} of at most {steps:,} {unit}", 0.0)
 
         return watch
 
-    def _tell(self, name: str, done: str, left_s: float, settled: bool) -> None:
+    def _tell(self, name: str, done: str, left_s: float) -> None:
         now_s = self.clock()
-        long = now_s - self.began_s > LONG_S or (settled and now_s + left_s - self.began_s > LONG_S)
-        if not long or now_s - self.said_s < EVERY_S:
+        if now_s + left_s - self.began_s <= LONG_S or now_s - self.said_s < EVERY_S:
             return
-        word = "about" if settled else "at most"
         place = f" ({self.piece} of {self.pieces})" if self.pieces > 1 else ""
         self.said_s = now_s
-        self.say(f"{name}{place}: {done}, {word} {left_s:.0f} s left")
+        self.say(f"{name}{place}: {done}")

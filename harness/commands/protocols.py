@@ -60,7 +60,7 @@ def configure(parser: Parser) -> None:
         _add_names(parser_of_names)
         arguments, _ = parser_of_names.parse_known_args(words)
         import_modules(arguments.modules, "--import", Path.cwd())
-        kind = load_protocol(arguments.protocol)
+        kind, _ = _find(arguments.protocol, needs_steps=False)
         if kind in ours:
             return
         title = f"settings of {kind.name}, except those named like another option"
@@ -79,7 +79,8 @@ def _add_names(parser: Parser) -> None:
         "--protocol",
         default="parameter_server",
         metavar="NAME",
-        help="name of the protocol, or its class; default: %(default)s",
+        help="name or class of the protocol, or an algorithm's (ddp, localsgd:10, diloco); default:"
+        " %(default)s",
     )
     parser.add_argument(
         "--import",
@@ -132,13 +133,25 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def _find(name: str, *, needs_steps: bool) -> tuple[type[TimingProtocol], dict[str, Any]]:
+    """The class of a protocol's name, and the settings of an algorithm's (``localsgd:10``)."""
+    try:
+        return load_protocol(name), {}
+    except UserError:
+        from harness.experiment.methods import protocol_of  # with torch, for such a name only
+
+        meant = protocol_of(name, needs_steps=needs_steps)
+        settings = ((each, getattr(meant, each.name)) for each in fields(meant))
+        return type(meant), {each.name: v for each, v in settings if v != each.default}
+
+
 def protocol(arguments: argparse.Namespace) -> TimingProtocol:
     """The protocol that the options describe.
 
     Raises:
         UserError: an unknown protocol, or a setting that it does not have.
     """
-    kind = load_protocol(arguments.protocol)
+    kind, meant = _find(arguments.protocol, needs_steps=arguments.every is None)
     options = {name: getattr(arguments, name) for name in arguments.settings}
     settings: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     for name in settings:
@@ -148,7 +161,7 @@ def protocol(arguments: argparse.Namespace) -> TimingProtocol:
                 f"{_option(name)}: not allowed with --protocol {arguments.protocol};"
                 f" allowed: with --protocol {' or '.join(owners)}"
             )
-    return build(kind, settings, f"--protocol {arguments.protocol}")
+    return build(kind, meant | settings, f"--protocol {arguments.protocol}")
 
 
 def folds(arguments: argparse.Namespace, cluster: Cluster, workers: int) -> int | None:

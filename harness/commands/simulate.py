@@ -9,7 +9,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -39,8 +39,8 @@ from harness.commands.timing import (
     warnings,
 )
 from harness.simulator import MOST_WORKERS, Cluster, Workload, bare_throughput_per_s
-from harness.simulator.cluster import LEAST_STEP_S
 from harness.simulator.foresight import (
+    describe_doubts,
     describe_idle,
     describe_repeats,
     estimate_bytes,
@@ -141,10 +141,12 @@ def run(arguments: argparse.Namespace) -> int:
                 timings.append(row.timing)
     assert row is not None
     _print(arguments, timings, row)
-    repeats = [
+    notes = [
         line for point, _, counts in jobs for line in describe_repeats(point.cluster, max(counts))
     ]
-    remarks = [*describe_idle(unread), *dict.fromkeys(repeats), *warnings(timings), *_quick(jobs)]
+    for point, workload, _ in jobs:
+        notes += describe_doubts(point.cluster, workload)
+    remarks = [*describe_idle(unread), *dict.fromkeys(notes), *warnings(timings)]
     for line in remarks:
         say(line)
     write_each(_writers(arguments, timings, row))
@@ -185,21 +187,6 @@ def _watch_keys(
         yield
     options = [f"--{name.replace('_', '-')}" for name in settings.unread()]
     unread.append([*options, *machine.unread()])
-
-
-def _quick(jobs: Iterable[Job]) -> list[str]:
-    """A warning for each device with a minibatch shorter than the launch of its kernels."""
-    durations_s = {
-        name: device.minibatch_s(workload)
-        for point, workload, _ in jobs
-        for name, device in point.cluster.devices.items()
-        if device.is_too_quick(workload)
-    }
-    return [
-        f"warning: devices.{name}: a minibatch takes {1e6 * seconds:.3g} µs, but launching its"
-        f" kernels takes {1e6 * LEAST_STEP_S:.0f} µs or more; launch_s is 0"
-        for name, seconds in durations_s.items()
-    ]
 
 
 def _outputs(arguments: argparse.Namespace) -> dict[str, Path | None]:

@@ -31,7 +31,6 @@ from harness.simulator.costs import compute_seconds
 from harness.simulator.keys import is_key, put
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.steady import LongRun, history, horizon_of, is_transient, long_run
-from harness.simulator.timeline import KINDS, Contributions, Digest
 
 LOCKED = 0.03
 """Relative change of throughput by small jitter from which on a row is marked as in lock step."""
@@ -49,7 +48,7 @@ class Timing:
         single_per_s: the same for one worker under the same protocol.
         bare_per_s: minibatches a second of one device without any server.
         staleness, lag_s: mean, median, 95th percentile and maximum.
-        sha256: digest of the timeline; empty if not computed.
+        sha256: digest of the timeline; empty for a long run, whose timeline is not kept.
         long_run: the long run, if no number of folds was requested; else None.
         transient: whether the requested folds are not representative of the long run.
         swept: the values put into the cluster file, by key.
@@ -66,7 +65,7 @@ class Timing:
     bare_per_s: float
     staleness: Mapping[str, float]
     lag_s: Mapping[str, float]
-    sha256: str
+    sha256: str = ""
     long_run: LongRun | None = None
     transient: bool = False
     swept: Mapping[str, object] = field(default_factory=dict[str, object])
@@ -93,36 +92,27 @@ class Timing:
         return _ratio(self.throughput_per_s, self.bare_per_s)
 
 
-def timing_of(simulation: Simulation, timeline: Timeline, bare_per_s: float) -> Timing:
+def timing_of(simulation: Simulation, source: Timeline | LongRun, bare_per_s: float) -> Timing:
     """The figures of a simulation from its start; one worker's throughput is its own.
 
     Args:
         simulation: the simulation at its end.
-        timeline: its timeline from the start.
+        source: its timeline from the start; or its long run, whose largest staleness and lag
+            include its warm-up.
         bare_per_s: minibatches a second of one device without any server.
     """
-    per_s, now_s = throughput_per_s(timeline, simulation.now_s), simulation.now_s
-    staleness, lag_s = _summary(timeline.staleness()), _summary(timeline.lag_s())
-    folds, is_short, sha256 = len(timeline.folds), is_transient(timeline), timeline.sha256()
-    workers = simulation.workers
-    return Timing(
-        workers, folds, now_s, per_s, per_s, bare_per_s, staleness, lag_s, sha256, None, is_short
-    )
-
-
-def timing_of_long_run(
-    simulation: Simulation, estimates: LongRun, sha256: str, bare_per_s: float
-) -> Timing:
-    """The figures of a long run; the largest staleness and lag include its warm-up."""
-    per_s, now_s, folds = estimates.throughput_per_s.value, simulation.now_s, estimates.folds
-    staleness, lag_s = map(_summary, estimates.single)
-    stalest, latest_s = estimates.largest
-    staleness |= {"mean": estimates.staleness.value, "max": stalest}
-    lag_s |= {"mean": estimates.lag_s.value, "max": latest_s}
-    workers = simulation.workers
-    return Timing(
-        workers, folds, now_s, per_s, per_s, bare_per_s, staleness, lag_s, sha256, estimates
-    )
+    if isinstance(source, Timeline):
+        folds, per_s = len(source.folds), throughput_per_s(source, simulation.now_s)
+        staleness, lag_s = _summary(source.staleness()), _summary(source.lag_s())
+        further: dict[str, Any] = {"sha256": source.sha256(), "transient": is_transient(source)}
+    else:
+        folds, per_s, further = source.folds, source.throughput_per_s.value, {"long_run": source}
+        staleness, lag_s = map(_summary, source.single)
+        stalest, latest_s = source.largest
+        staleness |= {"mean": source.staleness.value, "max": stalest}
+        lag_s |= {"mean": source.lag_s.value, "max": latest_s}
+    figures = folds, simulation.now_s, per_s, per_s, bare_per_s, staleness, lag_s
+    return Timing(simulation.workers, *figures, **further)
 
 
 def throughput_per_s(timeline: Timeline, virtual_s: float) -> float:
@@ -131,7 +121,7 @@ def throughput_per_s(timeline: Timeline, virtual_s: float) -> float:
     return minibatches / virtual_s if virtual_s > 0.0 else math.inf
 
 
-OPTIONAL = ("sweep", "transient", "long_run", "lock_step", "own")
+OPTIONAL = ("sweep", "timeline_sha256", "transient", "long_run", "lock_step", "own")
 """Figures that only some records have."""
 
 
@@ -349,9 +339,6 @@ STARTED = 50_000
 ALONE = 20
 """Smallest number of minibatches for which one worker is timed if workers fail."""
 
-FIRST, LAST = 1 << 8, 1 << 16
-"""Folds of the first piece of a simulation, and of the largest pieces."""
-
 Watch = Callable[[int, int], object]
 """Receives the folds done and their final number; in a long run the contributions done and their
 largest number."""
@@ -513,14 +500,16 @@ class _Simulated:
 
     def _some(self, workers: int, folds: int, watch: Watch) -> Row:
         """Simulate a number of folds."""
-        simulation = self._simulation(workers, spans=True)
-        timeline = _advance_in_pieces(simulation, folds, watch)
+        simulation, parts = self._simulation(workers, spans=True), [Timeline()]
+        for part in simulation.parts(folds=folds):
+            parts.append(part)
+            watch(simulation.version, folds)
+        timeline = concat(parts)
         return Row(timing_of(simulation, timeline, self.bare_per_s), simulation, timeline)
 
     def _long(self, workers: int, watch: Watch) -> Row:
         """Simulate until the estimates settle."""
-        digest = None if self.arguments.json is None else _Hash()
-        simulation = self._simulation(workers, spans=digest is not None)
+        simulation = self._simulation(workers)
         limits = horizon_of(self.cluster, self.protocol, self.workload, workers)
         contributions = 0
 
@@ -528,49 +517,11 @@ class _Simulated:
             nonlocal contributions
             contributions += len(part.folded())
             watch(contributions, limits.most)
-            if digest is not None:
-                digest.add(part)
 
         estimates = long_run(
             simulation, limits.most, period=limits.period, least_s=limits.least_s, watch=see
         )
-        sha256 = "" if digest is None else digest.hexdigest()
-        return Row(timing_of_long_run(simulation, estimates, sha256, self.bare_per_s), simulation)
-
-
-def _advance_in_pieces(simulation: Simulation, folds: int, watch: Watch) -> Timeline:
-    """Simulate a segment of ``folds`` folds in pieces, with a call of ``watch`` after each."""
-    parts, piece = [Timeline()], FIRST
-    while simulation.version < folds:
-        # Contributions in flight at the end of a piece are folded in a later piece.
-        parts = [part for part in parts if len(part.folds)]
-        parts += simulation.parts(folds=min(piece, folds - simulation.version))
-        watch(simulation.version, folds)
-        piece = min(2 * piece, LAST)
-    return concat(parts)
-
-
-class _Hash:
-    """`Timeline.sha256` of a timeline in parts, without keeping the parts."""
-
-    def __init__(self) -> None:
-        self.digest, self.kinds = Digest(), KINDS
-        self.lost, self.under_way = list[Contributions](), Contributions()
-
-    def add(self, part: Timeline) -> None:
-        """Add the next part."""
-        for table, rows in part.tables().items():
-            self.digest.add(table, part.folded() if table == "contributions" else rows)
-        self.kinds = part.kinds if len(part.folds) else self.kinds
-        self.lost += [part.lost()] if len(part.lost()) else []
-        self.under_way = part.in_flight()
-
-    def hexdigest(self) -> str:
-        """The digest of all parts, as `Timeline.sha256` of the whole."""
-        # Lost contributions and those in flight are last, as in the whole timeline.
-        for rows in (*self.lost, self.under_way):
-            self.digest.add("contributions", rows)
-        return self.digest.hexdigest(self.kinds)
+        return Row(timing_of(simulation, estimates, self.bare_per_s), simulation)
 
 
 MOST_POINTS = 1000

@@ -28,6 +28,9 @@ PLAIN_EVERY_S = 10.0
 WORTH_TELLING_S = 10.0
 """Seconds of work below which no summary is printed."""
 
+MOST_UNSURE = 2
+"""Largest ratio of the bounds of what is left at which its time is told."""
+
 ENOUGH = 0.02
 """Share of the work after which the time left is extrapolated from it."""
 
@@ -101,9 +104,10 @@ class Tally:
         trained, total = self.done + finished, self.total
         bound = "at most " if total.least < total.most else ""
         text = f"training {min(trained + 1, total.most)} of {bound}{total.most}"
-        if not self._wall_s:
+        left = Span(max(total.least - trained, 0), max(total.most - trained, 0))
+        if not self._wall_s or left.most > MOST_UNSURE * left.least:
             return text
-        left_s = max(total.most - trained, 0) * fmean(self._wall_s.values()) / self.jobs
+        left_s = left.most * fmean(self._wall_s.values()) / self.jobs
         return f"{text}, {bound}{describe_seconds(left_s)} left"
 
 

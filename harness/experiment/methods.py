@@ -29,6 +29,7 @@ from harness.base.settings import build, dataclasses_below
 from harness.natural_gradient import NaturalGradient
 from harness.simulator import Averaging, ParameterServer
 from harness.simulator.protocols.contract import TimingProtocol
+from harness.simulator.simulation import protocol_named
 
 NAMES: dict[str, Algorithm] = {
     "async": AsyncSgd(),
@@ -151,10 +152,33 @@ def method_of(asked: Asked, *, needs_steps: bool = True) -> Method:
     raise UserError(f"algorithm: {value!r}; allowed: {allowed}")
 
 
+def protocol_of(name: str, *, needs_steps: bool = True) -> TimingProtocol:
+    """The protocol of that name, or the one that an algorithm's name means (``"ddp"``).
+
+    Args:
+        name: of a protocol or its class, or of an algorithm as `method_of` has it.
+        needs_steps: see `method_of`.
+
+    Raises:
+        UserError: an unknown name, or a missing number.
+    """
+    try:
+        return protocol_named(name)
+    except UserError:
+        if _resolve(name.partition(":")[0]) not in {*NAMES, *ALIASES.values()}:
+            raise
+    return method_of(name, needs_steps=needs_steps).protocol
+
+
+def _resolve(called: str) -> str:
+    """What a name of the field is called here."""
+    plain = called.lower().replace("-", "").replace("_", "")
+    return called if called in NAMES else ALIASES.get(plain, called)
+
+
 def _method_named(text: str, *, needs_steps: bool) -> Method:
     called, colon, number = text.partition(":")
-    plain = called.lower().replace("-", "").replace("_", "")
-    name = called if called in NAMES else ALIASES.get(plain, called)
+    name = _resolve(called)
     algorithm = _find_algorithm(name)
     if not colon and name in ROUNDS_OF and needs_steps:
         mistake = f"{text!r} has no number of local steps between two rounds"

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from harness.base.files import version_of
-from harness.base.settings import build
+from harness.base.settings import build, format_count
 from harness.judge.bounds import geometric_ci, metric_ci, paired_ratio_ci, positive_ci
 from harness.judge.builders import Runs
 from harness.judge.direction import as_error, final_error
@@ -172,6 +172,12 @@ class Impossible:
     reason: str
 
 
+def describe_impossible(cells: Sequence[Impossible]) -> str:
+    """At least one cell that cannot be trained, and why the first cannot, in a line."""
+    names = ", ".join(f"{c.method} with {format_count(c.workers, 'worker')}" for c in cells)
+    return f"not possible: {names} ({'the first: ' if len(cells) > 1 else ''}{cells[0].reason})"
+
+
 @dataclass(frozen=True)
 class Table:
     """Table of a comparison.
@@ -306,7 +312,7 @@ def value_before_training(run: Run, judged: str) -> float | None:
 
 def _default_target(cells: Sequence[Cell]) -> tuple[float | None, str]:
     fewest = min(cell.workers for cell in cells)
-    workers = f"{fewest} worker{'' if fewest == 1 else 's'}"
+    workers = format_count(fewest, "worker")
     ends: dict[str, tuple[float, float]] = {}  # end and start as errors, by the cell's name
     for cell in cells:
         pairs = [

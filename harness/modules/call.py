@@ -44,7 +44,6 @@ from harness.modules.step_time import (
     StepMeasurement,
     charge,
     check_charge,
-    describe_doubts,
 )
 from harness.modules.task import Module, problem_of, remarks
 from harness.modules.trained import describe_module
@@ -52,6 +51,7 @@ from harness.natural_gradient import NaturalGradient
 from harness.search.advice import AdviceOutcome, AdviceSearch, make_plan
 from harness.search.comparison import Grid, Rates
 from harness.simulator import Cluster, Workload, load_cluster
+from harness.simulator.foresight import describe_doubts
 from harness.store import Cell, Store
 from harness.store.files import writable_folder
 

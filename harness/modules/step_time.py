@@ -33,7 +33,6 @@ from harness.modules.network import preserve_generators, trainable_parameters
 from harness.modules.parts import ModuleParts
 from harness.modules.settings import ModuleTable
 from harness.simulator import Cluster, Device, Workload
-from harness.simulator.cluster import LAUNCH_S, LEAST_STEP_S
 from harness.store import Run, RunWriter, Store
 
 WARM, LEAST, LONGEST_S = 3, 10, 0.05
@@ -241,13 +240,10 @@ class StepMeasurement:
         return Counts(*(count * (1.0 + missing * time) for count, time in counts))
 
     def describe(self) -> str:
-        """One line: the measured time, the predicted one, and its relative error."""
-        predicted = sum(self.predicted_s)
-        error = predicted / self.step_s - 1.0
-        return (
-            f"a step takes {format_seconds(self.step_s)} here; {describe_counts(self.counts)}"
-            f" predict {format_seconds(predicted)} ({error:+.0%})"
-        )
+        """One line: the measured time, and what the cluster is charged for in its place."""
+        step = format_seconds(self.step_s)
+        counts = describe_counts(self.charged)
+        return f"a step takes {step} here; the cluster is charged for {counts} (or: step_seconds=)"
 
 
 def describe_counts(counts: Counts) -> str:
@@ -305,22 +301,6 @@ def charge(
         say(measured.describe())
         counts = measured.charged
     return machine, Counts(*(accumulate * count for count in counts)).workload(size, travels)
-
-
-def describe_doubts(machine: Cluster, work: Workload) -> Iterator[str]:
-    """A line for each device that lacks a rate, or whose step is shorter than a launch can be."""
-    for name, device in machine.devices.items():
-        if work.moved_bytes and device.memory_bytes_per_s is None:
-            doubt = "has no memory_bytes_per_s; the memory traffic of a step takes no time on it"
-            yield f"devices.{name}: {doubt}"
-        seconds = device.minibatch_s(work)
-        if device.is_too_quick(work):
-            least = f"{1e6 * LEAST_STEP_S:.0f} µs or more, and launch_s is 0"
-        elif 0.0 < seconds < LAUNCH_S:
-            least = f"{1e6 * LAUNCH_S:.0f} µs for a single kernel"
-        else:
-            continue
-        yield f"devices.{name}: a step takes {1e6 * seconds:.2g} µs; its launches take {least}"
 
 
 def check_charge(table: ModuleTable, machine: Cluster) -> None:

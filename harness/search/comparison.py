@@ -9,11 +9,12 @@ from typing import Any
 
 from harness.base.errors import UserError
 from harness.base.log import LOG
+from harness.base.settings import format_count
 from harness.experiment.display import Span, Tally
 from harness.experiment.experiment import AnyExperiment
 from harness.experiment.grid import Runner
 from harness.experiment.methods import Method
-from harness.judge.comparison import Impossible
+from harness.judge.comparison import Impossible, describe_impossible
 from harness.judge.direction import final_error
 from harness.search.rates import (
     LEAST_TRAININGS,
@@ -85,7 +86,7 @@ class Grid:
         return [count for count in sorted(set(self.workers)) if count not in without]
 
     def drop_impossible(self, check: Callable[[Method, int], object]) -> Grid:
-        """The grid without the cells that cannot be trained; a line names each of them.
+        """The grid without the cells that cannot be trained, which a line names.
 
         Args:
             check: rejects a method with a number of workers by a `UserError`.
@@ -103,8 +104,8 @@ class Grid:
                 impossible.append(Impossible(method.label, count, str(error)))
         if errors and len(errors) == len(self.pairs):
             raise errors[0]
-        for cell in impossible:
-            LOG.info("%s, %s: not possible: %s", cell.method, _workers(cell.workers), cell.reason)
+        if impossible:
+            LOG.info(describe_impossible(impossible))
         return replace(self, impossible=impossible)
 
     @property
@@ -151,8 +152,8 @@ class Grid:
     def _describe_cost(self) -> str:
         """The number of trainings, before the first one."""
         cells = len(self.pairs)
-        searches = f"{cells} search{'' if cells == 1 else 'es'} for a learning rate"
-        seeds = f"{len(self.seeds)} seed{'' if len(self.seeds) == 1 else 's'}"
+        searches = f"{format_count(cells, 'search')} for a learning rate"
+        seeds = format_count(len(self.seeds), "seed")
         plan = f"{searches}, {SEARCHED.count('training')} each, then {seeds} each"
         return (
             f"{plan}: {self.trainings.count('training')}; those in the store are not trained again"
@@ -177,7 +178,7 @@ class Grid:
 
     def _search(self, method: Method, workers: int) -> Steps[Try, Run, RateChoice]:
         """Search the rate of a cell, with runs of the tuning seeds."""
-        called = f"{method.label}, {_workers(workers)}, trying rate"
+        called = f"{method.label}, {format_count(workers, 'worker')}, trying rate"
         guess = self._guess(method, workers)
         judged = self.configure(method, workers, guess, TUNING_SEEDS[0]).judged
 
@@ -192,7 +193,7 @@ class Grid:
     ) -> Steps[Try, Run, Cell]:
         """One cell: a run for each seed."""
         configs = [self.configure(method, workers, rate, seed) for seed in self.seeds]
-        called = f"{method.label}, {_workers(workers)}, rate {rate:.3g}, seed"
+        called = f"{method.label}, {format_count(workers, 'worker')}, rate {rate:.3g}, seed"
         runs = yield [(f"{called} {config.seed}", config) for config in configs]
         one = configs[0]
         judged = one.judged, False, one.example_weight, one.is_share
@@ -222,8 +223,5 @@ def _describe_edge(method: Method, workers: int, search: RateChoice) -> str:
     else:
         reason = "no smaller one is worse: training may not depend on it"
     tried = f"{len(search.tried)} rates from {min(search.tried):.3g} to {max(search.tried):.3g}"
-    return f"{method.label}, {_workers(workers)}: of {tried} {reason} (guess= is the first)"
-
-
-def _workers(count: int) -> str:
-    return f"{count} worker{'' if count == 1 else 's'}"
+    crew = format_count(workers, "worker")
+    return f"{method.label}, {crew}: of {tried} {reason} (guess= is the first)"

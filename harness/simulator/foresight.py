@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 
 from harness.base.errors import UserError
 from harness.base.files import find_bundled
 from harness.base.settings import load_toml
-from harness.simulator.cluster import Cluster, load_cluster
+from harness.simulator.cluster import LAUNCH_S, LEAST_STEP_S, Cluster, Workload, load_cluster
 from harness.simulator.protocols.contract import TimingProtocol
 
 REMARKS = ("name", "source", "peak_flops_per_s")
@@ -23,6 +23,22 @@ def describe_repeats(cluster: Cluster, workers: int) -> list[str]:
     described = f"{cluster.size} worker{'' if cluster.size == 1 else 's'}"
     times = f"{workers / cluster.size:.3g} times over"
     return [f"{cluster.name} describes {described}; {workers} are these {times}"]
+
+
+def describe_doubts(machine: Cluster, work: Workload) -> Iterator[str]:
+    """A line for each device that lacks a rate, or whose step is shorter than a launch can be."""
+    for name, device in machine.devices.items():
+        if work.moved_bytes and device.memory_bytes_per_s is None:
+            doubt = "moving data in memory takes no time on it without memory_bytes_per_s"
+            yield f"devices.{name}: {doubt}"
+        seconds = device.minibatch_s(work)
+        if device.is_too_quick(work):
+            least = f"{1e6 * LEAST_STEP_S:.0f} µs or more, and launch_s is 0"
+        elif 0.0 < seconds < LAUNCH_S:
+            least = f"{1e6 * LAUNCH_S:.0f} µs for a single kernel"
+        else:
+            continue
+        yield f"devices.{name}: a step takes {1e6 * seconds:.2g} µs; its launches take {least}"
 
 
 def describe_idle(keys: Sequence[Collection[str]]) -> list[str]:

@@ -50,7 +50,7 @@ def test_advice_names_what_to_run_and_the_runs_say_the_same(usual, tmp_path, cap
     assert {each["algorithm"] for each in told["candidates"]} == {"async", "sync", "averaging:4"}
     said = capsys.readouterr().err
     assert f"advise: plan {told['digest'][:12]}: 4 candidates, " in said
-    assert str(found).startswith(best.cell.name)
+    assert str(found).startswith(f"Run {best.cell.name}")
     assert "<table>" in found._repr_html_()
     files = {path.name: path for path in found.report(tmp_path / "out")}
     assert json.loads(files["results.json"].read_text(encoding="utf-8"))["plan"] == told["plan"]
@@ -67,7 +67,7 @@ def test_where_every_message_takes_a_hundred_steps_one_worker_is_advised(usual, 
         algorithms=["sync"], **usual,
     )  # fmt: skip
     assert found.workers == 1
-    assert "more workers do not pay" in str(found)
+    assert "more workers gain nothing" in str(found)
     assert [trial.passes for trial in found.found.trials] == [0]
 
 

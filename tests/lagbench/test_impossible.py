@@ -23,7 +23,7 @@ def test_an_impossible_cell_does_not_refuse_the_others(usual, capsys):
     assert cells == [("async", 1), ("async", 8), ("averaging:4", 1)]
     (each,) = found.table.impossible
     assert (each.method, each.workers) == ("averaging:4", 8)
-    told = "averaging:4, 8 workers: not possible: workers: 8 leave one of them"
+    told = "not possible: averaging:4 with 8 workers (workers: 8 leave one of them"
     assert told in str(found)
     assert told in capsys.readouterr().err
 

@@ -113,5 +113,5 @@ def test_a_result_is_plain_values_for_a_data_frame_and_html_in_a_notebook():
     assert {len(row) for row in found["rows"]} == {28}
     assert found["rows"][1]["speedup"] == table.rows[1].speedup.time.estimate
     html = result._repr_html_()
-    assert html.startswith('<p class="answer">4 workers: 2 times faster (95%: ')
+    assert html.startswith('<p class="answer">Fastest to error 0.2: 4 workers, in ')
     assert "workers: 8 &amp; more" in html

@@ -67,16 +67,15 @@ def test_a_speed_up_is_steps_a_second_over_passes_paired_by_seed():
     assert row.speedup.passes.estimate == pytest.approx(1.5)
 
 
-def test_the_first_sentence_has_the_factors_and_the_interval():
+def test_the_answer_comes_first_then_how_sure_it_is_then_what_it_is_made_of():
     told = answer(table_of())
 
-    assert told[0] == (
-        "4 workers: 2 times faster (95%: 1.7 to 2.4) than 1 worker to error 0.2: 3 times the steps"
-        " a second, divided by 1.5 times the passes; more than 4 were not tried."
-    )
-    assert told[1].startswith(
-        "At the end of training, not at the target, its error is 0.1 against 0.1, less than one"
-    )
+    assert told[:3] == [
+        "Fastest to error 0.2: 4 workers, in 1 s; 1 worker takes 2 times as long.",
+        "Sure (95%, 3 seeds): 1.7 to 2.4 times as long.",
+        "It goes through the data 3 times as fast, but needs 1.5 times the passes.",
+    ]
+    assert told[3].startswith("At the end of training its error is 0.1 against 0.1, less than one")
 
 
 def test_a_table_is_ordered_from_the_fastest_to_the_target():
@@ -120,7 +119,11 @@ def test_one_cell_has_no_target_of_its_own():
     lines = str(comparison.answer_of(table)).splitlines()
 
     assert table.target is None
-    assert lines[0].startswith("a with 4 workers: error 0.1 (0.095 to 0.11) after 5 passes, 5 s of")
+    assert lines[:2] == [
+        "a with 4 workers: error 0.1 after 5 passes, 5 s of simulated time; before training it was"
+        " 0.9.",
+        "Sure (95%, 3 seeds): 0.095 to 0.11.",
+    ]
     assert not any("to target" in line for line in lines)
     assert "target_s" not in comparison.answer_of(table).records[0]
 
@@ -147,8 +150,8 @@ def test_more_of_an_accuracy_is_better():
 
     assert build_table(cells).target == pytest.approx(0.1 + 0.95 * 0.8)
     told = answer(build_table(cells, 0.8))
-    assert "2 times faster (95%: 1.9 to 2.1) than 1 worker to error 0.8: 2 times" in told[0]
-    assert told[1].endswith("0.95 against 0.9, better than that.")
+    assert "1 worker takes 2 times as long" in told[0]
+    assert told[3].endswith("0.95 against 0.9, better than that.")
     assert "give one above 0.1" in answer(build_table(cells, 0.05))[0]
 
 
@@ -169,8 +172,8 @@ def test_the_best_of_several_rows_is_corrected_for_their_number():
     assert best.speedup == speedup(best, table.reference, 5)
     assert all(row.speedup == speedup(row, table.reference) for row in others)
     assert two.rows[1].speedup == speedup(two.rows[1], two.rows[0])
-    assert "(95%, as the best of 5: " in answer(table)[0]
-    assert "(95%: " in answer(two)[0]
+    assert "allows for its choice among 5" in str(comparison.answer_of(table))
+    assert "choice" not in str(comparison.answer_of(two))
     assert table.reference.speedup.time == Interval.exact(1.0)
 
 
@@ -187,10 +190,10 @@ def test_a_row_that_is_ahead_when_its_passes_end_is_told_as_unfinished(seeds):
     table = build_table([replace(cell, runs=cell.runs[:seeds]) for cell in cells], 0.2)
     told = answer(table)
 
-    assert told[0].endswith("; with more than 1 of a it is not reached within these 5 passes.")
+    assert told[0].endswith("; more workers of a do not reach it within these 5 passes.")
     assert told[1] == (
-        "Not within these 5 passes, but ahead there of 1 worker alone (a) with every seed, after"
-        " the same time: a with 8 workers; more passes would tell."
+        "Not there within these 5 passes, but ahead of 1 worker alone (a) after the same time:"
+        " a with 8 workers; train longer."
     )
     cells = {(row[0], row[1]): row[5] for row in comparison.cells(table)}
     assert cells["a", "8"] == "not within these 5 passes, ahead there"

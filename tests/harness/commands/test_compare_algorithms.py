@@ -18,7 +18,7 @@ def test_one_table_has_every_algorithm_and_number_of_workers(tmp_path, capsys):
     ]
     assert {row["rate"] for row in rows} == {"0.005"}
     assert (out / "comparison.svg").exists()
-    assert "frame error on development data" in capsys.readouterr().out
+    assert "frame error: on development data" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,19 @@ def test_averaging_is_simulated_with_its_settings(tmp_path, capsys):
     assert 1.0 < figures["10"]["speedup"] < figures["20"]["speedup"] < 4.0
 
 
+@pytest.mark.parametrize(
+    "names", ["ddp sync", "localsgd:10 averaging:10", "hogwild parameter_server"]
+)
+def test_the_names_of_algorithms_are_those_of_their_protocols(names, capsys):
+    tables = []
+    for name in names.split():
+        assert main(["simulate", K20M, "--protocol", name, "--workers", "2", "--folds", "20"]) == 0
+        tables.append(capsys.readouterr().out)
+    assert tables[0] == tables[1]
+    assert main(["simulate", K20M, "--protocol", "localsgd"]) == 2
+    assert "allowed: with one, e.g. 'localsgd:10'" in capsys.readouterr().err
+
+
 def test_a_setting_that_holds_by_default_can_be_turned_off(tmp_path):
     found = []
     for more in ([], ["--shuffled"], ["--no-shuffled"]):

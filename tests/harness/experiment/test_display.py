@@ -75,6 +75,8 @@ def test_a_search_says_how_many_trainings_there_can_be(clock):
         hash, provenance = "a", {"wall_s": 10.0}
 
     tally.add("rates", Run)
+    assert tally.describe() == "training 2 of at most 8"
+    tally.expect("rates", Span(4, 7))
     assert tally.describe() == "training 2 of at most 8, at most 35 s left"
     tally.expect("rates", Span(2, 2))
     assert tally.describe(1) == "training 3 of 3, 5 s left"

@@ -143,14 +143,12 @@ def test_the_break_point_has_an_interval_between_what_is_decided():
     assert [p.decided for p in points] == [False, False, True]
     assert found.interval == (1, 8)
     told = list(describe_tolerance(found))
-    assert told[0] == (
-        "workers: the error is surely not within 5% of that at 1 from 8 on (95%), and unsure below"
-    )
-    means = "by the means alone, the error stays within 5% of that at 1 up to 2, and not at 4"
-    assert told[1] == means
-    assert [line.partition(": needs")[0] for line in told[2:]] == [
-        "undecided at 2",
-        "undecided at 4",
+    assert told[:2] == [
+        "workers: up to 2 the error stays within 5% of that at 1, and at 4 it does not.",
+        "Sure (95%, 3 seeds) is only that it does not at 8.",
+    ]
+    assert [line.partition(" takes")[0] for line in told[2:]] == [
+        f"To be sure at {value}" for value in (2, 4)
     ]
     sure = Tolerance("workers", "workers", 0.5, [first, *points[:1]], 2, math.inf)
     assert sure.interval[1] == math.inf

@@ -100,7 +100,7 @@ def test_the_break_of_a_known_curve_is_found_and_the_trainings_are_counted(caplo
         found, said = found_for(lambda value, seed: (0.1 if value <= 11 else 0.2) + 0.001 * seed)
     assert (found.tolerated, found.broken, found.interval) == (11, 12, (11, 12))
     assert said[0] == "training 1 of at most 16"
-    assert said[1] == "training 3 of at most 16, at most 28 s left"
+    assert said[1] == "training 3 of at most 16"
     counts = [int(line.split()[1]) for line in said]
     assert counts == list(range(1, 2 * len(said), 2))
     assert counts[-1] + 1 <= 16

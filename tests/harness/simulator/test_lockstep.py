@@ -60,7 +60,7 @@ def test_lock_step_is_named_with_what_a_little_jitter_gives(tmp_path, capsys):
 def test_a_minibatch_that_is_quicker_than_its_launch_is_warned_of(capsys):
     arguments = ["simulate", "reproductions/runs/clusters/unequal.toml", "--folds", "50"]
     assert main([*arguments, "--network", "10-10"]) == 0
-    assert "devices.card: a minibatch takes" in capsys.readouterr().err
+    assert "devices.card: a step takes" in capsys.readouterr().err
     assert main([*arguments, "--network", "429-2048x7-10217"]) == 0
     assert "devices.card" not in capsys.readouterr().err
 

@@ -203,10 +203,9 @@ def simulated(tmp_path, text, *options):
     return json.loads(out.read_text())
 
 
-def test_the_default_is_the_long_run_and_its_hash_that_of_the_folds_it_took(tmp_path, capsys):
+def test_the_default_is_the_long_run_of_the_folds_it_took(tmp_path, capsys):
     (found,) = simulated(tmp_path, CLUSTER, "--workers", "6")
     (exact,) = simulated(tmp_path, CLUSTER, "--workers", "6", "--folds", str(found["folds"]))
-    assert found["timeline_sha256"] == exact["timeline_sha256"]
     assert found["virtual_s"] == exact["virtual_s"]
     assert "long_run" not in exact
     low, high = found["long_run"]["throughput_per_s"]
