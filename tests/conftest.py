@@ -2,7 +2,9 @@
 
 import gc
 import os
+from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from harness.base import forks
@@ -39,6 +41,17 @@ forks.context(
     "reproductions.reproduce",
     "torch._dynamo",  # which torch imports at the first call of `vmap`: three seconds
 )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as nightly all cells but every n-th of a test that is ``sampled(n)``."""
+    seen = Counter[str]()
+    for item in items:
+        if mark := item.get_closest_marker("sampled"):
+            test = item.nodeid.partition("[")[0]
+            if seen[test] % mark.args[0]:
+                item.add_marker(pytest.mark.nightly)
+            seen[test] += 1
 
 
 def pytest_collection_finish() -> None:

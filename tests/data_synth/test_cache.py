@@ -12,6 +12,7 @@ def make(place):
     write(small_corpus(), place)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("share", [0.05, 0.35, 0.65, 0.95])
 def test_a_damaged_part_is_noticed_and_the_corpus_made_again(tmp_path, capsys, name, share):

@@ -208,6 +208,7 @@ def spoken_in_a_room(count, rng):
     return Speech(x, utterances(["train"] * count, frames, said), WORDS), drawn
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("scorer", ["mixtures", "classifier"])
 @pytest.mark.parametrize("seed", [5, 6, 7])
 def test_a_background_in_any_order_is_not_heard_as_a_word(seed, scorer):

@@ -9,14 +9,13 @@ import pytest
 from tests.fuzz.__main__ import failures
 from tests.fuzz.kinds import INPUTS, Input
 from tests.fuzz.tried import Bench
-
-COUNT = 10
-"""Inputs a kind in the suite."""
+from tests.nightly import runs
 
 
+@pytest.mark.parametrize("count", runs(4, 100))
 @pytest.mark.parametrize("kind", INPUTS, ids=[kind.name for kind in INPUTS])
-def test_a_damaged_input_costs_one_line_and_nothing_else(kind: Input) -> None:
-    assert not failures(kind, COUNT)
+def test_a_damaged_input_costs_one_line_and_nothing_else(kind: Input, count: int) -> None:
+    assert not failures(kind, count)
 
 
 class Runs:

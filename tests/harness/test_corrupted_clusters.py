@@ -8,7 +8,6 @@ import types
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
-import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -153,7 +152,7 @@ def refusal(capsys: Any, path: Path) -> str:
     return err
 
 
-@settings(max_examples=400, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=100, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(corruption=corruptions())
 def test_a_corrupted_value_is_refused_in_one_line_that_names_file_and_key(
     tmp_path, capsys, corruption
@@ -170,13 +169,11 @@ def test_a_corrupted_value_is_refused_in_one_line_that_names_file_and_key(
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("key", KEYS, ids=[key.dotted for key in KEYS])
-def test_the_file_that_is_corrupted_is_right_before(key):
+def test_the_file_that_is_corrupted_is_right_before():
     """Otherwise a refusal would prove nothing about the corruption."""
-    table, place = original(key.path)
-    if isinstance(place, dict) and key.path[-1] not in place and not key.required:
-        place.setdefault(key.path[-1], None)
-    build(Cluster, tomllib.loads(document(table)), "f.toml")
+    for key in KEYS:
+        table, _ = original(key.path)
+        build(Cluster, tomllib.loads(document(table)), key.dotted)
 
 
 def test_a_name_that_would_break_the_line_is_shown_on_one(tmp_path, capsys):

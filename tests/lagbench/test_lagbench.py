@@ -312,19 +312,13 @@ def test_timing_alone_needs_no_model():
         ({"algorithm": "asink"}, "algorithm: unknown 'asink'"),
         ({"algorithm": "averaging:x"}, "allowed after the colon"),
         ({"cluster": "nowhere.toml"}, "nowhere.toml: cannot read"),
-        ({"metric": "eror"}, "metric: unknown 'eror'"),
-        ({"dev": 2.0}, "dev: 2.0; allowed: a share"),
         ({"step_seconds": "mesure"}, "step_seconds: 'mesure'"),
-        ({"workers": 500, "algorithm": "averaging:4"}, "workers: 500 leave one of them 0 examples"),
         ({"minibatch": 500}, "minibatch: a fold takes a minibatch of 500 examples, which 216 do"),
         ({"model": "mlp"}, "model: str; allowed"),
         ({"passes": 0}, "^passes: 0 is not allowed"),
-        ({"workers": 1.5}, "workers: 1.5; allowed: a whole number"),
         ({"rate": -1.0}, "rate: -1.0; allowed"),
         ({"rate": math.nan}, "rate: nan; allowed"),
         ({"rate": None, "seeds": [100]}, "seeds: 100 is what rates are chosen with"),
-        ({"seeds": [1, 1]}, "seeds: .1, 1.; allowed"),
-        ({"optimizer": torch.optim.LBFGS}, "optimizer: .*allowed: 'sgd', 'momentum'"),
         ({"schedule": 0.1}, "schedule: 0.1; allowed"),
         ({"target": "low"}, "^target: 'low' is not allowed"),
     ],
@@ -465,17 +459,11 @@ def of_size(size):
     return nn.Linear(6, size)
 
 
-def one_each(outputs, targets):
-    return (outputs.argmax(1) != targets).double()
-
-
 @pytest.mark.parametrize(
     ("given", "told"),
     [
         ({"model": of_size}, r"^model: of_size raised TypeError: of_size\(\) missing 1 required"),
         ({"data": lambda: 1 / 0}, r"^data: .*<lambda> raised ZeroDivisionError"),
-        ({"metric": one_each}, r"^metric: one_each: shape \[\d+\]; allowed: one number for a set"),
-        ({"metric": of_size}, r"^metric: of_size: fails on \d+ examples: TypeError"),
         (
             {"algorithm": Undecorated()},
             r"^algorithm: Undecorated is no dataclass; allowed: with @dataclass\(frozen=True\)",

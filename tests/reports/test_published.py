@@ -41,6 +41,7 @@ def test_the_commit_that_made_published_results_is_in_the_history(folder, histor
     assert history(results["provenance"]["git"]), "made from changed files, or by a lost commit"
 
 
+@pytest.mark.sampled(3)
 @each_published
 def test_a_published_pdf_is_made_from_the_files_beside_it(folder):
     """After a change: ``lagbench report FOLDER``."""

@@ -26,6 +26,7 @@ def sweep(star: float, power: float, noise: float = 0.0, seeds: int = 4, seed: i
     return Sweep(INTERVALS, whole * left * (1 + noise * draw.standard_normal((seeds, 6))))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("power", [0.7, 1.0, 2.0])
 @pytest.mark.parametrize("star", [0.008, 0.02, 0.05])
 def test_without_noise_t_star_is_found_to_a_step_of_the_search(star, power):

@@ -138,6 +138,7 @@ def test_the_open_queues_are_the_textbook_ones():
         open_queue(1.0, 1.0, cv=0.0)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("workers", "fold_s"), [(4, 0.3), (20, 0.05), (100, 0.02)])
 @pytest.mark.parametrize("law", ["exponential", "constant"])
 def test_a_million_folds_have_the_machine_repairmans_throughput_and_utilisation(

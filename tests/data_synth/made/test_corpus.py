@@ -74,6 +74,7 @@ def test_asked_to_it_is_stored_after_all(found, tmp_path):
     assert (whole.features[len(found.features) :] == wanted).all()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("scale", ["gpu", "paper"])
 def test_every_language_of_a_large_scale_can_be_invented(name, scale):

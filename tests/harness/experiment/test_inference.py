@@ -33,7 +33,8 @@ SETTINGS = {
 NATURAL = {"algorithm": ModelAveraging(NG), "protocol": Averaging(3), "initial": Recipe()}
 
 
-@pytest.mark.parametrize("name", [*SETTINGS, "natural gradient, pretrained"])
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("name", ["natural gradient, pretrained", *SETTINGS])
 def test_a_run_gives_the_bytes_of_one_with_autograd_at_hand(
     name, configure, corpus, tmp_path, grid_run
 ):

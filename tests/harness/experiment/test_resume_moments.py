@@ -120,6 +120,7 @@ def test_death_in_the_middle_of_a_chunk_with_stale_reads_under_way_changes_nothi
     Ended(config, corpus, tmp_path / "killed").must_equal(whole)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("minibatches", [1, 2, 3])
 @pytest.mark.parametrize("search", [2, 4])
 def test_death_in_the_middle_of_a_search_resumes_from_the_last_checkpoint_before_it(

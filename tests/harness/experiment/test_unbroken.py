@@ -83,6 +83,7 @@ def assert_passes(rows: list[int], own: set[int]) -> None:
     assert len({tuple(each) for each in passes}) == len(passes)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("examples", "workers", "minibatch", "every", "passes"), CASES)
 @pytest.mark.parametrize("overlap", [False, True], ids=["", "overlap"])
 def test_every_example_of_each_pass_is_trained_on_once(
@@ -174,6 +175,7 @@ WITHOUT_BARRIER = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("schedule", [Constant(1e-6), Exponential(1e-6, 0.1)], ids=repr)
 @pytest.mark.parametrize("case", WITHOUT_BARRIER)
 def test_a_pass_is_no_barrier(case, schedule):

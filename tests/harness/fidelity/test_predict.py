@@ -34,6 +34,7 @@ def pieces_of(config):
     return config.task.open(config).pieces
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("path", FRAMES, ids=lambda path: path.stem)
 def test_a_run_file_is_predicted_to_the_second_and_fold(path: Path, tmp_path: Path, capsys) -> None:
     text = path.read_text(encoding="utf-8").replace('"clusters/', f'"{RUNS}/clusters/')

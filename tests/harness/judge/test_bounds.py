@@ -133,6 +133,7 @@ def coverage(seeds, scatter, steps, shared=0.0, ratio=1.1, draws=700):
     return hits / draws, widths / draws, whole / draws
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seeds", [3, 5])
 @pytest.mark.parametrize(
     ("scatter", "steps", "shared"),
@@ -147,6 +148,7 @@ def test_intervals_of_times_on_a_coarse_grid_cover_the_truth_as_often_as_they_sa
     assert 0.93 <= alone <= 0.98
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seeds", [3, 5])
 @pytest.mark.parametrize(
     ("scatter", "steps", "shared"),

@@ -47,6 +47,7 @@ def test_a_right_paper_is_contradicted_in_at_most_one_of_twenty_whatever_the_par
     assert shares(found).get("fails", 0.0) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / TRIALS)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rule", [ABOVE, rule_between(0.0, 1.2), rule_at_most(1.0)])
 @pytest.mark.parametrize("scatter", [0.2, 0.5, 0.9])
 def test_the_power_told_is_the_share_of_right_papers_that_are_reproduced(rng, rule, scatter):

@@ -50,8 +50,6 @@ def settings(**given):
             "model: parameters of torch.float8_e5m2",
         ),
         (lambda: optimizer_of(SPARSE), "optimizer: torch's SparseAdam; allowed: 'sgd', 'mom"),
-        (lambda: optimizer_of(torch.optim.LBFGS), "optimizer: torch's LBFGS; allowed: 'sgd', 'mom"),
-        (lambda: optimizer_of(3), "optimizer: 3; allowed: 'sgd', 'mom"),
         (lambda: settings(schedule=SCHEDULER), "schedule: torch's ExponentialLR counts"),
         (
             lambda: settings(schedule=lambda: Constant(1)),

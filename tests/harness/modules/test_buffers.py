@@ -126,6 +126,7 @@ def set_vector(module, values) -> None:
         parameter.data.copy_(part.view_as(parameter))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("algorithm", "protocol"),
     [(AsyncSgd(), None), (GradientAveraging(), Averaging(1)), (ModelAveraging(), Averaging(5))],
@@ -172,6 +173,7 @@ def walk(config, run):
     return versions[-1], modules
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize(
     ("algorithm", "protocol"),

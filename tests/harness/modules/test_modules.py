@@ -82,6 +82,7 @@ def must_equal(run, model: nn.Module, **bounds: float) -> None:
         assert torch.allclose(ours, theirs, **{"rtol": 0.0, "atol": 0.0, **bounds}), name
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("algorithm", "protocol"),

@@ -69,6 +69,7 @@ ALGORITHMS: dict[str, tuple] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["perceptron", "transformer"])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_one_worker_with_warm_up_and_cosine_is_a_loop_with_a_scheduler_to_the_bit(
@@ -236,6 +237,7 @@ def decayed(parameters):
     return torch.optim.SGD(parameters, RATE, momentum=0.9, weight_decay=0.1)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["perceptron", "transformer"])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_clipping_and_microbatches_are_those_of_a_loop_to_the_bit(name, kind, tmp_path):

@@ -22,7 +22,6 @@ from harness.modules.call import Call
 from harness.simulator import Cluster, Fault
 from harness.simulator.timeline_file import load_timeline
 from tests.killed import check_resumption
-from tests.nightly import sample
 
 SIZE, ROUND, LIMIT, DECAY = 6, 2, 0.2, 0.1
 
@@ -191,25 +190,13 @@ def check(config, plain, *further):
     assert torch.allclose(ours, flat(model), rtol=0, atol=1e-10)
 
 
-RULES = [
-    (0.0, None, Whole),
-    (0.0, LIMIT, Branching),
-    (DECAY, None, Branching),
-    (DECAY, LIMIT, Whole),
-]
-TABLE = [
-    (*cell, *rules, optimizer)
-    for at, cell in enumerate(CELLS)
-    for place, optimizer in enumerate(OPTIMIZERS)
-    # the sample has every pair of a cell, an optimizer and a rule
-    for rules in RULES[(at + place) % 4 :] + RULES[: (at + place) % 4]
-]
-
-
+@pytest.mark.sampled(7)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(
-    ("name", "workers", "decay", "clip", "module", "optimizer"),
-    sample(TABLE, lambda number: number % 4 == 0),
+    ("decay", "clip", "module"),
+    [(0.0, None, Whole), (0.0, LIMIT, Branching), (DECAY, None, Branching), (DECAY, LIMIT, Whole)],
 )
+@pytest.mark.parametrize(("name", "workers"), CELLS)
 def test_every_optimizer_under_every_name_is_torch_s_own_loop(
     name, workers, decay, clip, module, optimizer
 ):
@@ -263,6 +250,7 @@ def grouped(kind, **settings):
     return make
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("module", [Branching, Whole])
 @pytest.mark.parametrize(
     "make",

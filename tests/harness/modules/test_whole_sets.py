@@ -459,6 +459,7 @@ def noisy_loss(outputs, targets):
     return functional.cross_entropy(outputs + torch.randn_like(outputs), targets)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("count", [100, BLOCK + 100])
 @pytest.mark.parametrize(
     ("model", "loss"),

@@ -96,6 +96,7 @@ KINDS = {
 PARTITIONS = {"uneven": uneven, "by label": by_label, "dirichlet": Dirichlet(1.0)}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("partition", PARTITIONS.values(), ids=PARTITIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_worker_goes_around_its_own_share(kind, partition, asked, tmp_path):

@@ -56,6 +56,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_sixty_calls_follow_the_dense_method(shape):
     rank, width, count, period, alpha = shape
@@ -181,6 +182,7 @@ def test_an_appended_one_equals_a_column_of_ones():
         torch.testing.assert_close(shrunk(Rows(x, True), first), shrunk(wide, second))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", [torch.float32, FLOAT64], ids=str)
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
 @pytest.mark.parametrize("shape", [(1, 1), (5, 1), (1, 7), (3, 2), (40, 7), (64, 30)], ids=str)

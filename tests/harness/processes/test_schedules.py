@@ -6,16 +6,15 @@ import pytest
 
 from harness.processes.transport import SILENT_AFTER_S
 from tests.harness.processes.schedules import KINDS, Schedule, play
-
-SCHEDULES = 20
-"""Of each kind; thousands by ``python -m tests.harness.processes.schedules 10000``."""
+from tests.nightly import runs
 
 
+@pytest.mark.parametrize("schedules", runs(8, 200))
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_happens_each_contribution_is_folded_once_and_the_record_replays(
-    kind: str,
+    kind: str, schedules: int
 ) -> None:
-    for seed in range(1000, 1000 + SCHEDULES):
+    for seed in range(1000, 1000 + schedules):
         try:
             play(kind, seed)
         except Exception as error:

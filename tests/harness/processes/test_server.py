@@ -130,6 +130,7 @@ def test_a_killed_server_goes_on_from_its_checkpoint(
     again(folder)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "run",
     [OUTER_LOOP, OUTER_LOOP.replace('"Constant"', '"Cosine"'), STREAMING],
@@ -146,6 +147,7 @@ def test_workers_that_remember_their_optimizers_replay_to_the_same_bits(
     assert again(running.folder()).folds == len(timeline.folds) > 20
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("schedule", ["Exponential", "Linear"])
 def test_rounds_of_natural_gradient_replay_to_the_same_bits_too(
     schedule: str, tmp_path: Path, launch: Launch

@@ -8,6 +8,7 @@ import pytest
 from harness.rollouts.protocol import PUBLICATIONS, RULES, Rollouts
 from harness.simulator import Cluster, Device, Link, Simulation, WorkerGroup, Workload, concat
 from tests.harness.rollouts.naive import Walk
+from tests.nightly import runs
 
 FOLDS = 12
 WORKLOAD = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=0.0)
@@ -75,12 +76,13 @@ def is_same(simulated: float, walked: Any) -> bool:
     return np.isnan(simulated) if walked is None else simulated == walked
 
 
+@pytest.mark.parametrize("cases", runs(3, 9))
 @pytest.mark.parametrize("publish", PUBLICATIONS)
 @pytest.mark.parametrize("rule", RULES)
-def test_equals_a_naive_walk(rule, publish):
+def test_equals_a_naive_walk(rule, publish, cases):
     """Instants, order, versions of every token and what is thrown away, all exactly."""
     rng = np.random.default_rng([RULES.index(rule), PUBLICATIONS.index(publish)])
-    for number in range(9):
+    for number in range(cases):
         settings, generators = random_settings(rng, rule, publish), int(rng.integers(1, 4))
         slow = number % 3 == 0 and generators > 1
         timeline = advance(simulate(settings, generators, slow), FOLDS)

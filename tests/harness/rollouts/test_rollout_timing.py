@@ -30,6 +30,7 @@ def run(seed=0, generators=3, **settings):
     return Simulation(cluster_of(generators), protocol, WORKLOAD, generators, seed)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("publish", PUBLICATIONS)
 @pytest.mark.parametrize("rule", RULES)
 def test_segments_and_restored_states_make_the_same_bytes(rule, publish):

@@ -154,6 +154,7 @@ def test_a_straggler_delays_nobody_before_it_is_late(algorithm):
     assert (reduce.ends_s(ready, SIZE) - reduce.ends_s(np.zeros(8), SIZE)).max() <= ready[3]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("core", [None, 5.0])
 @pytest.mark.parametrize("duplex", ["full", "half"])
 @pytest.mark.parametrize("sending", ["rendezvous", "buffered"])

@@ -61,6 +61,7 @@ def general(monkeypatch):
     monkeypatch.setattr(star_module, "layout_of", lambda *_: None)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.usefixtures("general")
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("sharing", ["fifo", "fair"])

@@ -37,6 +37,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("workers", [1, 2, 7, 64])
 @pytest.mark.parametrize("case", CASES)
 def test_both_kernels_give_the_same_bytes(cluster, unit_job, case, workers):

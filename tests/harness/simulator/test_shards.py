@@ -33,6 +33,7 @@ def by_shard(column, shards):
     return column.reshape(-1, shards).tolist()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("jitter", [EXPONENTIAL, LOGNORMAL], ids=lambda law: law.law)
 @pytest.mark.parametrize(("workers", "shards"), [(4, 2), (4, 5), (50, 3), (50, 16)])
 def test_shards_are_simpys_bit_for_bit(cluster, unit_job, jitter, workers, shards):
@@ -72,6 +73,7 @@ def test_a_read_between_two_shards_folds_sees_versions_that_differ(run):
     assert by_shard(pieces.time_s, 2) == [[2.25, 2.75], [3.5, 4.0], [4.75, 5.25], [6.0, 6.5]]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("sharing", ["none", "fifo", "fair"])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_every_read_is_folded_once_by_every_shard(run, sharing, settings):

@@ -73,6 +73,7 @@ def by_clocks(network, own, sent, depth=None):
     return [ends[m] for m in range(len(sent))]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("name", "groups"), WITH_GROUPS)
 @pytest.mark.parametrize("seed", range(4))
 def test_messages_depart_when_exact_fractions_say(name, groups, seed):

@@ -38,6 +38,7 @@ def test_another_seed_gives_another_timeline_and_other_measurements(configure, f
     assert one.summary["dev_loss/average"] != two.summary["dev_loss/average"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("death", [2, 4, 7])
 def test_a_run_that_dies_and_resumes_gives_the_bytes_of_one_that_did_not(

@@ -32,6 +32,7 @@ def everything(folder):
     return {name: (folder / name).read_bytes() for name in named}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["run.json", "metrics.parquet", "model.bin"])
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.7, 0.99])
 def test_a_flipped_bit_is_noticed_and_the_run_is_made_again(tmp_path, capsys, name, share):

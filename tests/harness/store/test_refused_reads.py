@@ -57,6 +57,7 @@ def refuse(monkeypatch, call, number, path):
         monkeypatch.setattr(module, name, refusing(getattr(module, name)))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("number", NUMBERS, ids=os.strerror)
 @pytest.mark.parametrize("call", ["stat", "open", "read"])
 @pytest.mark.parametrize("name", ["run.json", "config.json", "metrics.parquet", "model.bin"])
@@ -88,6 +89,7 @@ def test_what_an_unfinished_run_began_with_stays(tmp_path, name, call):
     assert (writer.dir / name).read_bytes() == content
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("number", NUMBERS, ids=os.strerror)
 @pytest.mark.parametrize("call", ["stat", "open", "read"])
 def test_a_checkpoint_that_cannot_be_read_now_is_resumed_from_later(tmp_path, call, number):
