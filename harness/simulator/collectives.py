@@ -30,13 +30,16 @@ needed, been added. A message starts when its sender has entered the round and, 
 receiver too. So a straggler delays the workers that depend on its messages, directly or through
 others, and no others.
 
-Algorithms on a ring need no table of their messages (`harness.simulator.ring`).
+On a ring of full-duplex links no two messages ever share a link, so no table is needed: the
+times T follow from a recurrence over rounds (`ring_rounds`). The message of worker i starts at
+S[i] = T[i], or max(T[i], T[i+1]) if it waits for its receiver, and
+T′[i] = max(S[i] + c, S[i−1] + c + α) + a.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -44,8 +47,16 @@ import numpy as np
 
 from harness.base.errors import name_error
 from harness.simulator.events import Heap, kernel, new_heap, push
-from harness.simulator.network import Traffic, Wiring, new_traffic, next_event, reserve, start
-from harness.simulator.ring import RingRounds, ends_by_events_s, ends_by_rounds_s
+from harness.simulator.network import (
+    Traffic,
+    Wiring,
+    bottleneck,
+    new_traffic,
+    next_event,
+    reserve,
+    route,
+    start,
+)
 
 Ints = Any
 
@@ -80,12 +91,7 @@ def schedule(algorithm: str, workers: int, group: int = 1, members: Ints | None 
         workers: number of workers.
         group: for those of `GROUPED`, number of workers in a group.
         members: numbers of participating workers, ascending; all if not given.
-
-    Raises:
-        UserError: there is no such algorithm.
     """
-    if algorithm not in EXCHANGES:
-        raise name_error("collective", algorithm, EXCHANGES)
     nearby = group if algorithm in GROUPED else 1
     if members is None or len(members) == workers:
         return _schedule(algorithm, workers, nearby)
@@ -288,6 +294,9 @@ EXCHANGES = {**ALGORITHMS, "gather": gather}
 
 GROUPED = ("hierarchical", "two-level")
 
+RINGS = {"ring": 2, "gather": 1}
+"""Algorithms in which every worker sends to the next: how often parts or wholes go round."""
+
 NONE = -1
 
 
@@ -326,6 +335,10 @@ class Desk(NamedTuple):
     """Progress of the workers through their rounds.
 
     Attributes:
+        rounds: the rounds.
+        messages: the messages, with their times as far as they are known.
+        traffic: the messages in flight, by sender.
+        add_s_per_byte: time to add a received byte.
         heap: instants at which workers enter their next rounds.
         place: [N] index of the round that each worker is in or about to enter.
         entered_s: [N] instant at which each worker entered its latest round.
@@ -334,6 +347,10 @@ class Desk(NamedTuple):
         agreed: [M] number of a message's two ends that have entered its round.
     """
 
+    rounds: Program
+    messages: Messages
+    traffic: Traffic
+    add_s_per_byte: float
     heap: Heap
     place: Any
     entered_s: Any
@@ -342,24 +359,11 @@ class Desk(NamedTuple):
     agreed: Any
 
 
-def _ring(workers: int, size_bytes: float, add_s_per_byte: float) -> RingRounds:
-    part = size_bytes / workers
-    return RingRounds(2 * (workers - 1), workers - 1, part, part * add_s_per_byte)
-
-
-def _gather(workers: int, size_bytes: float, add_s_per_byte: float) -> RingRounds:
-    return RingRounds(workers - 1, workers - 1, size_bytes, size_bytes * add_s_per_byte)
-
-
-ROUND: dict[str, Callable[[int, float, float], RingRounds]] = {"ring": _ring, "gather": _gather}
-"""Algorithms on a ring, with their rounds for (workers, bytes, seconds per added byte)."""
-
-
 class AllReduce:
     """One algorithm on one network, to be run as often as needed.
 
     Args:
-        algorithm: a name among `harness.simulator.collectives.ALGORITHMS`.
+        algorithm: a key of `EXCHANGES`.
         wiring: the network, idle at the beginning of a run.
         group: for `GROUPED` algorithms, number of workers in a group.
         members: numbers of the M participating workers, ascending; all if not given.
@@ -369,15 +373,13 @@ class AllReduce:
     """
 
     def __init__(self, algorithm: str, wiring: Wiring, group: int = 1, members: Any = None) -> None:
+        if algorithm not in EXCHANGES:
+            raise name_error("collective", algorithm, EXCHANGES)
         self.algorithm = algorithm
         self.wiring = wiring
         self.members = np.arange(wiring.workers) if members is None else members
         self._group = group
-        self._plan: tuple[Plan, Program] | None = None
         self._smaller: AllReduce | None = None
-        # Now, so that an unknown algorithm is rejected when the simulation is built.
-        if algorithm not in ROUND:
-            self._get_plan()
 
     def restrict(self, members: Any) -> AllReduce:
         """The same algorithm among ``members`` only; the last result is cached."""
@@ -399,27 +401,44 @@ class AllReduce:
             [M] seconds.
         """
         ready = np.asarray(ready_s, np.float64)
-        if self.algorithm not in ROUND:
+        if needs_table(self.algorithm, self.wiring):
             return self._run(ready, size_bytes, add_s_per_byte)[0]
-        rounds = ROUND[self.algorithm](len(self.members), size_bytes, add_s_per_byte)
-        meet_nowhere = self.algorithm == "ring" and self.wiring.full_duplex
-        ends = ends_by_rounds_s if meet_nowhere else ends_by_events_s
-        return ends(self.wiring, self.members, ready, rounds)
+        return self._follow_ring(ready.copy(), size_bytes, add_s_per_byte)
 
     def messages(self, ready_s: Any, size_bytes: float) -> Messages:
         """Every message of one run in which adding takes no time; arguments as for `ends_s`."""
         return self._run(np.asarray(ready_s, np.float64), size_bytes, 0.0)[1]
 
-    def _get_plan(self) -> tuple[Plan, Program]:
-        if self._plan is None:
-            plan = schedule(self.algorithm, self.wiring.workers, self._group, self.members)
-            self._plan = plan, program(plan)
-        return self._plan
+    def _follow_ring(self, now_s: Any, size_bytes: float, add_s_per_byte: float) -> Any:
+        """`ends_s` by the recurrence over rounds; ``now_s`` is overwritten."""
+        count = len(self.members)
+        turns, part = RINGS[self.algorithm], size_bytes
+        if self.algorithm == "ring":
+            part /= count
+        departed_s, copy_s, latency_s = np.zeros((3, count))
+        way = np.zeros(self.wiring.longest, np.int64)
+        ring_links(self.wiring, self.members, part, copy_s, latency_s, way)
+        for turn in range(turns):
+            extra_s = 0.0 if turn else part * add_s_per_byte
+            wait = self.wiring.rendezvous
+            ring_rounds(now_s, departed_s, copy_s, latency_s, extra_s, wait)
+        return now_s
+
+    @cached_property
+    def _plan(self) -> tuple[Plan, Program]:
+        plan = schedule(self.algorithm, self.wiring.workers, self._group, self.members)
+        return plan, program(plan)
 
     def _run(self, ready: Any, size_bytes: float, add_s_per_byte: float) -> tuple[Any, Messages]:
-        plan, rounds = self._get_plan()
+        plan, rounds = self._plan
         workers, count = plan.workers, len(plan.messages)
+        times = np.full((3, count), np.inf)
+        messages = Messages(plan.messages, size_bytes * plan.messages["count"] / plan.parts, *times)
         desk = Desk(
+            rounds=rounds,
+            messages=messages,
+            traffic=new_traffic(self.wiring, workers),
+            add_s_per_byte=add_s_per_byte,
             heap=new_heap(workers),
             place=rounds.first[:-1].copy(),
             entered_s=np.zeros(workers),
@@ -427,14 +446,49 @@ class AllReduce:
             sending=np.full(workers, NONE, np.int64),
             agreed=np.zeros(count, np.int8),
         )
-        times = np.full((3, count), np.inf)
-        messages = Messages(plan.messages, size_bytes * plan.messages["count"] / plan.parts, *times)
         end_s, enters_s = np.zeros(workers), np.full(workers, np.inf)
         # The others never enter their first round, which has no message for them.
         enters_s[self.members] = ready
-        traffic = new_traffic(self.wiring, workers)
-        carry_out(traffic, rounds, desk, messages, enters_s, add_s_per_byte, end_s)
+        carry_out(desk, enters_s, end_s)
         return end_s[self.members], messages
+
+
+def needs_table(algorithm: str, wiring: Wiring) -> bool:
+    """Whether messages are simulated one by one: not on a ring, where no two share a link."""
+    return algorithm not in RINGS or not wiring.full_duplex
+
+
+@kernel
+def ring_links(
+    wiring: Wiring, members: Any, part: float, copy_s: Any, latency_s: Any, way: Any
+) -> None:
+    """Seconds of the copy of one part from each member to the next, and its latency."""
+    workers = len(copy_s)
+    for member in range(workers):
+        latency_s[member] = route(wiring, members[member], members[(member + 1) % workers], way)
+        copy_s[member] = part / bottleneck(wiring, way)
+
+
+@kernel
+def ring_rounds(
+    now_s: Any, departed_s: Any, copy_s: Any, latency_s: Any, extra_s: float, rendezvous: bool
+) -> None:
+    """M − 1 equal rounds; ``now_s`` [M]: members' start, overwritten by their end."""
+    end = len(now_s) - 1
+    for _ in range(end):
+        for member in range(len(now_s)):
+            departed_s[member] = now_s[member]
+        if rendezvous:
+            for member in range(end):
+                departed_s[member] = max(now_s[member], now_s[member + 1])
+            departed_s[end] = max(now_s[end], now_s[0])
+        for member in range(len(now_s)):
+            departed_s[member] += copy_s[member]
+        # The last member's message closes the ring.
+        now_s[0] = max(departed_s[0], departed_s[end] + latency_s[end]) + extra_s
+        for member in range(1, len(now_s)):
+            arrived_s = departed_s[member - 1] + latency_s[member - 1]
+            now_s[member] = max(departed_s[member], arrived_s) + extra_s
 
 
 def program(plan: Plan) -> Program:
@@ -453,117 +507,83 @@ def program(plan: Plan) -> Program:
 
 
 @kernel
-def carry_out(
-    traffic: Traffic,
-    rounds: Program,
-    desk: Desk,
-    messages: Messages,
-    ready_s: Any,
-    add_s_per_byte: float,
-    end_s: Any,
-) -> None:
-    """Simulate the whole collective; fills the times of ``messages`` and ``end_s``."""
+def carry_out(desk: Desk, ready_s: Any, end_s: Any) -> None:
+    """Simulate the whole collective; fills the times of the messages and ``end_s``."""
+    traffic = desk.traffic
     for worker in range(len(ready_s)):
         push(desk.heap, ready_s[worker], 0, worker)
     now_s, worker, departs = next_event(traffic, desk.heap, -np.inf)
     while now_s < np.inf:
         if departs:
-            arrived_s = now_s + traffic.flows[worker].latency_s
-            on_sent(rounds, desk, messages, worker, now_s, arrived_s, add_s_per_byte)
+            on_sent(desk, worker, now_s, now_s + traffic.flows[worker].latency_s)
         else:
-            enter(traffic, rounds, desk, messages, worker, now_s, add_s_per_byte, end_s)
+            enter(desk, worker, now_s, end_s)
         now_s, worker, departs = next_event(traffic, desk.heap, now_s)
 
 
 @kernel
-def enter(
-    traffic: Traffic,
-    rounds: Program,
-    desk: Desk,
-    messages: Messages,
-    worker: int,
-    now_s: float,
-    add_s_per_byte: float,
-    end_s: Any,
-) -> None:
+def enter(desk: Desk, worker: int, now_s: float, end_s: Any) -> None:
     """Let a worker enter its next round, or finish after its last."""
     place = desk.place[worker]
-    if place == rounds.first[worker + 1]:
+    if place == desk.rounds.first[worker + 1]:
         end_s[worker] = now_s
         return
     desk.entered_s[worker] = now_s
     desk.waiting[worker] = True
-    out, into = rounds.sends[place], rounds.receives[place]
+    out, into = desk.rounds.sends[place], desk.rounds.receives[place]
     if out != NONE:
-        agree(traffic, rounds, desk, messages, out, now_s, add_s_per_byte)
-    if into != NONE and traffic.wiring.rendezvous:
-        agree(traffic, rounds, desk, messages, into, now_s, add_s_per_byte)
+        agree(desk, out, now_s)
+    if into != NONE and desk.traffic.wiring.rendezvous:
+        agree(desk, into, now_s)
     # First come, first served, `agree` may have settled the round already.
     if desk.waiting[worker] and desk.place[worker] == place:
-        settle(rounds, desk, messages, worker, add_s_per_byte)
+        settle(desk, worker)
 
 
 @kernel
-def agree(
-    traffic: Traffic,
-    rounds: Program,
-    desk: Desk,
-    messages: Messages,
-    message: int,
-    now_s: float,
-    add_s_per_byte: float,
-) -> None:
+def agree(desk: Desk, message: int, now_s: float) -> None:
     """Count one end of a message as present; start the message once all needed ends are."""
+    messages, wiring = desk.messages, desk.traffic.wiring
     desk.agreed[message] += 1
-    if traffic.wiring.rendezvous and desk.agreed[message] < 2:
+    if wiring.rendezvous and desk.agreed[message] < 2:
         return
     worker, target = messages.rows[message].source, messages.rows[message].target
     size = messages.size_bytes[message]
     desk.sending[worker] = message
-    if traffic.wiring.fair:
+    if wiring.fair:
         messages.sent_s[message] = now_s
-        start(traffic, worker, worker, target, size, now_s)
+        start(desk.traffic, worker, worker, target, size, now_s)
     else:
-        times = reserve(traffic, worker, worker, target, size, now_s)
+        times = reserve(desk.traffic, worker, worker, target, size, now_s)
         messages.sent_s[message] = times[0]
-        on_sent(rounds, desk, messages, worker, times[1], times[2], add_s_per_byte)
+        on_sent(desk, worker, times[1], times[2])
 
 
 @kernel
-def on_sent(
-    rounds: Program,
-    desk: Desk,
-    messages: Messages,
-    worker: int,
-    departed_s: float,
-    arrived_s: float,
-    add_s_per_byte: float,
-) -> None:
+def on_sent(desk: Desk, worker: int, departed_s: float, arrived_s: float) -> None:
     """Record departure and arrival of a worker's message, and settle both ends' rounds."""
-    message = desk.sending[worker]
+    message, messages, rounds = desk.sending[worker], desk.messages, desk.rounds
     messages.departed_s[message] = departed_s
     messages.arrived_s[message] = arrived_s
     target = messages.rows[message].target
     if desk.waiting[worker] and rounds.sends[desk.place[worker]] == message:
-        settle(rounds, desk, messages, worker, add_s_per_byte)
+        settle(desk, worker)
     if desk.waiting[target] and rounds.receives[desk.place[target]] == message:
-        settle(rounds, desk, messages, target, add_s_per_byte)
+        settle(desk, target)
 
 
 @kernel
-def settle(
-    rounds: Program, desk: Desk, messages: Messages, worker: int, add_s_per_byte: float
-) -> None:
+def settle(desk: Desk, worker: int) -> None:
     """Schedule a worker's next round if the end of its present one is known."""
-    place = desk.place[worker]
-    out, into = rounds.sends[place], rounds.receives[place]
+    place, messages = desk.place[worker], desk.messages
+    out, into = desk.rounds.sends[place], desk.rounds.receives[place]
     over_s = desk.entered_s[worker]  # a buffered message may have arrived earlier
     if out != NONE:
         over_s = max(over_s, messages.departed_s[out])
     if into != NONE:
         over_s = max(over_s, messages.arrived_s[into])
         if messages.rows[into].adds:
-            over_s += messages.size_bytes[into] * add_s_per_byte
+            over_s += messages.size_bytes[into] * desk.add_s_per_byte
     if over_s < np.inf:
         desk.place[worker] += 1
         desk.waiting[worker] = False

@@ -135,7 +135,7 @@ def start(traffic: Traffic, slot: int, source: int, target: int, size: float, no
         # Messages of one instant change the rates together: `next_departure_s` computes them once.
         traffic.counts[STALE] = 1
     else:
-        give_rate(traffic, slot, bottleneck(traffic, way), now_s)
+        give_rate(traffic, slot, bottleneck(traffic.wiring, way), now_s)
 
 
 @kernel
@@ -152,13 +152,13 @@ def change_load(traffic: Traffic, way: Any, by: int) -> bool:
 
 
 @kernel
-def bottleneck(traffic: Traffic, way: Any) -> float:
+def bottleneck(wiring: Wiring, way: Any) -> float:
     """Bytes per second of the slowest link of a way."""
     rate = np.inf
     for link in way:
         if link == NO_LINK:
             break
-        rate = min(rate, traffic.wiring.rate[link])
+        rate = min(rate, wiring.rate[link])
     return rate
 
 

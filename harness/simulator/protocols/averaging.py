@@ -38,7 +38,7 @@ import numpy as np
 from harness.base.errors import UserError
 from harness.base.settings import Spec, setting
 from harness.simulator.cluster import Cluster
-from harness.simulator.collectives import EXCHANGES, ROUND, AllReduce
+from harness.simulator.collectives import EXCHANGES, RINGS, AllReduce, needs_table
 from harness.simulator.costs import Costs, computation_s
 from harness.simulator.events import kernel
 from harness.simulator.protocols.absences import (
@@ -160,9 +160,9 @@ class Averaging(Spec, TimingProtocol):
         return math.ceil(minibatches / self.every)
 
     def memory_bytes(self, cluster: Cluster, workers: int) -> float:
-        """With the table of messages, which full-duplex rings and gathering do without."""
+        """With the table of messages, which rings of full-duplex links do without."""
         size = super().memory_bytes(cluster, workers)
-        if workers == 1 or self.collective in ROUND:
+        if workers == 1 or not needs_table(self.collective, build_wiring(cluster, workers)):
             return size
         group = math.gcd(workers, network_of(cluster).nearby)
         return size + MESSAGE_BYTES * count_messages(self.collective, workers, group)
@@ -331,6 +331,8 @@ MESSAGE_BYTES = 64.0
 
 def count_messages(collective: str, workers: int, group: int) -> int:
     """Largest number of messages of an all-reduce, with groups of ``group`` for two levels."""
+    if collective in RINGS:
+        return RINGS[collective] * (workers - 1) * workers
     if collective == "two-level":
         return 2 * (group + workers // group - 2) * workers
     return 2 * math.ceil(math.log2(workers)) * workers

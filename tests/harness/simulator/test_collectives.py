@@ -1,11 +1,10 @@
 import math
-import tracemalloc
 
 import numpy as np
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator.collectives import ALGORITHMS, AllReduce, schedule
+from harness.simulator.collectives import ALGORITHMS, RINGS, AllReduce, schedule
 from harness.simulator.network import Level, Network, wire
 
 ALPHA, BETA, SIZE = 0.5, 0.25, 64.0
@@ -154,37 +153,21 @@ def test_a_straggler_delays_nobody_before_it_is_late(algorithm):
     assert (reduce.ends_s(ready, SIZE) - reduce.ends_s(np.zeros(8), SIZE)).max() <= ready[3]
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("core", [None, 5.0])
-@pytest.mark.parametrize("duplex", ["full", "half"])
 @pytest.mark.parametrize("sending", ["rendezvous", "buffered"])
 @pytest.mark.parametrize("sharing", ["fair", "fifo"])
-@pytest.mark.parametrize("algorithm", ["ring", "gather"])
+@pytest.mark.parametrize("algorithm", RINGS)
 def test_what_goes_round_a_ring_without_a_table_equals_its_messages_to_the_last_bit(
-    algorithm, sharing, sending, duplex, core
+    algorithm, sharing, sending
 ):
-    levels = (Level(1, 7.0, 0.1, duplex), Level(4, 3.0, 0.3, duplex))
+    levels = (Level(1, 7.0, 0.1), Level(4, 3.0, 0.3))
     for workers in (1, 2, 3, 8, 12):
-        wiring = wire(Network(levels, sharing, sending, core), workers)
+        wiring = wire(Network(levels, sharing, sending), workers)
         draw = np.random.default_rng(workers)
         for there in (np.arange(workers), np.flatnonzero(draw.random(workers) < 0.7)):
             reduce = AllReduce(algorithm, wiring, members=there)
             for ready in (draw.exponential(30.0, len(there)), np.full(len(there), 2.5)):
                 by_table = reduce._run(ready, 10.0, 0.01)[0]
                 assert reduce.ends_s(ready, 10.0, 0.01).tolist() == by_table.tolist()
-
-
-@pytest.mark.parametrize("core", [None, 5.0])
-def test_a_ring_on_links_that_messages_share_has_no_table_of_them(core):
-    wiring = wire(Network((Level(1, 3.0, duplex="half"),), "fifo", "buffered", core), 500)
-    reduce, ready = AllReduce("ring", wiring), np.zeros(500)
-    ready[0] = 1e6  # everyone's messages wait for the one before
-    reduce.ends_s(ready, 1.0)
-    tracemalloc.start()
-    reduce.ends_s(ready, 1.0)
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert most < 1000 * 500  # a table has 998 messages a worker, of 60 bytes
 
 
 def test_neighbours_of_a_ring_on_half_duplex_links_share_them():

@@ -5,7 +5,7 @@ import pytest
 from harness.cli import main
 from harness.commands import simulate
 from harness.simulator import Averaging, ParameterServer
-from harness.simulator.collectives import EXCHANGES, ROUND, schedule
+from harness.simulator.collectives import EXCHANGES, schedule
 from harness.simulator.foresight import estimate_bytes
 from harness.simulator.protocols.averaging import count_messages
 
@@ -19,7 +19,7 @@ def test_what_a_simulation_keeps_is_workers_messages_and_contributions(cluster):
     assert table == 60_000.0 + 64.0 * 2 * 99 * 100
 
 
-@pytest.mark.parametrize("collective", sorted(EXCHANGES.keys() - ROUND.keys()))
+@pytest.mark.parametrize("collective", EXCHANGES)
 @pytest.mark.parametrize("workers", [2, 8, 12, 13])
 def test_messages_are_not_underrated(collective, workers):
     near = math.gcd(workers, 4)
