@@ -40,7 +40,7 @@ from harness.base.errors import UserError
 from harness.networks.contract import Key, Minibatch, Network
 from harness.replay.replica_states import ReplicaStates, from_array, to_array
 from harness.simulator import LOST, Restarts, Timeline
-from harness.simulator.timeline import Columns, Contributions, Decodes, Folds, Pieces, Spans
+from harness.simulator.timeline import TABLES, Columns
 
 Arrays = dict[str, np.ndarray]
 
@@ -51,15 +51,6 @@ COUNTS = ("version", "undone", "restarts")
 
 TENSOR = "tensor/"
 """Prefix of an array of `Server.tensors`."""
-
-TABLES = {
-    "folds": Folds,
-    "contributions": Contributions,
-    "spans": Spans,
-    "restarts": Restarts,
-    "decodes": Decodes,
-    "pieces": Pieces,
-}
 
 
 def capture_timeline(timeline: Timeline) -> tuple[Arrays, Facts]:

@@ -41,8 +41,6 @@ IN_FLIGHT, LOST = -1, -2
 
 SERVER = -1
 
-TABLES = ("folds", "contributions", "spans", "restarts", "decodes", "pieces")
-
 KINDS = ("fetch", "compute", "push", "fold")
 """Span kinds of every timeline; others are added after them."""
 
@@ -225,6 +223,17 @@ class Pieces(Table):
     time_s: Floats = field(default_factory=_floats)
 
 
+TABLES: dict[str, Any] = {
+    "folds": Folds,
+    "contributions": Contributions,
+    "spans": Spans,
+    "restarts": Restarts,
+    "decodes": Decodes,
+    "pieces": Pieces,
+}
+"""Classes of the tables of every timeline."""
+
+
 @dataclass(frozen=True, eq=False)
 class Timeline:
     """Events of a simulation, or of a real run, during one segment.
@@ -253,14 +262,9 @@ class Timeline:
 
     def tables(self) -> dict[str, Table]:
         """The tables by name; all but the first three only if they have rows."""
-        always = {"folds": self.folds, "contributions": self.contributions, "spans": self.spans}
-        seldom: dict[str, Table] = {
-            "restarts": self.restarts,
-            "decodes": self.decodes,
-            "pieces": self.pieces,
-        }
-        seldom |= self.own
-        return {**always, **{name: rows for name, rows in seldom.items() if len(rows)}}
+        tables = {name: getattr(self, name) for name in TABLES} | dict(self.own)
+        always = ("folds", "contributions", "spans")
+        return {name: rows for name, rows in tables.items() if name in always or len(rows)}
 
     def folded(self) -> Contributions:
         """The contributions that were folded, without those lost or in flight."""

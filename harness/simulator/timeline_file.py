@@ -4,9 +4,9 @@
 """Timelines as files: Parquet to load again, Trace Events to look at.
 
 `save_timeline` writes one Parquet file. All tables are concatenated into one long table with a
-column ``table``; columns that a table lacks are null. So any Parquet reader can filter and use it,
-and rows can be appended while a simulation runs. A column of a protocol's own table has the table's
-name before its own, as in ``rollouts.slot``. The metadata has the span kinds and the SHA-256.
+column ``table``; columns that a table lacks are null. So any Parquet reader can filter and use it.
+A column of a protocol's own table has the table's name before its own, as in ``rollouts.slot``. The
+metadata has the span kinds and the SHA-256.
 
 `write_trace` writes the Trace Event format, which https://ui.perfetto.dev opens. Each worker, and
 the server, is a thread; a span is a complete event (``X``); an arrow from a contribution's read to
@@ -19,11 +19,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import chain
+from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -32,48 +31,20 @@ import numpy as np
 
 from harness.base.errors import UserError
 from harness.simulator.timeline import (
-    KINDS,
+    TABLES,
     Columns,
-    Contributions,
-    Decodes,
-    Digest,
-    Folds,
-    Pieces,
-    Restarts,
-    Spans,
     Timeline,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TABLES: dict[str, Any] = {
-    "folds": Folds,
-    "contributions": Contributions,
-    "spans": Spans,
-    "restarts": Restarts,
-    "decodes": Decodes,
-    "pieces": Pieces,
+_KINDS = {
+    name: column.dtype.name for kind in TABLES.values() for name, column in kind().columns().items()
 }
 
-_TYPES = {
-    "fold": "int64",
-    "time_s": "float64",
-    "worker": "int32",
-    "read_version": "int64",
-    "read_time_s": "float64",
-    "first_step": "int64",
-    "steps": "int32",
-    "decode_version": "int64",
-    "kind": "int32",
-    "start_s": "float64",
-    "end_s": "float64",
-    "version": "int64",
-    "restored_version": "int64",
-    "slot": "int32",
-    "utterance": "int64",
-    "decode_time_s": "float64",
-}
+_TYPES = {entry.name: _KINDS[entry.name] for kind in TABLES.values() for entry in fields(kind)}
+"""Types of the columns, in the order in which the tables name them first."""
 
 
 def _schema(types: dict[str, str]) -> pa.Schema:
@@ -99,52 +70,19 @@ def _own_types(timeline: Timeline) -> dict[str, str]:
 
 def save_timeline(timeline: Timeline, path: str | Path) -> str:
     """Write one Parquet file, whole or not at all, and return its SHA-256 (`Timeline.sha256`)."""
-    return save_segments([timeline], path)
-
-
-def save_segments(parts: Iterable[Timeline], path: str | Path) -> str:
-    """Write successive parts of one timeline; returns the SHA-256 of the whole.
-
-    Memory holds one part, and the rows lost or in flight, which follow all folded rows in the
-    file. A file written in parts loads like one written at once.
-
-    Args:
-        parts: in order; as in `concat`, only the last one's rows in flight count.
-        path: created when all parts are written.
-
-    Raises:
-        ValueError: parts differ in their span kinds.
-    """
     from pyarrow.parquet import ParquetWriter
 
-    digest, kinds, in_flight, lost = Digest(), None, Contributions(), list[Contributions]()
-    waiting = iter(parts)
-    head = next(waiting, Timeline())
-    schema = _schema(_own_types(head))
+    schema, sha256 = _schema(_own_types(timeline)), timeline.sha256()
+    tables = timeline.tables() | {"contributions": timeline.folded()}
+    others = [("contributions", rows) for rows in (timeline.lost(), timeline.in_flight())]
     with (
         atomic_output(Path(path), "the timeline") as draft,
         ParquetWriter(draft, schema, compression="zstd") as writer,
     ):
-
-        def put(table: str, rows: Any) -> None:
-            digest.add(table, rows)
+        for table, rows in (*tables.items(), *others):
             if len(rows):
                 writer.write_table(_long(table, rows.columns(), len(rows), schema))
-
-        for part in chain([head], waiting):
-            if len(part.folds) or len(part.spans) or kinds is None:
-                if kinds not in (None, part.kinds):
-                    raise ValueError(f"span kinds {part.kinds} follow {kinds}")
-                kinds = part.kinds
-            for table, rows in part.tables().items():
-                put(table, part.folded() if table == "contributions" else rows)
-            lost += [part.lost()] if len(part.lost()) else []
-            in_flight = part.in_flight()
-        for rows in (*lost, in_flight):
-            if len(rows):
-                put("contributions", rows)
-        sha256 = digest.hexdigest(kinds or KINDS)
-        notes = {"kinds": json.dumps(kinds or KINDS), "sha256": sha256}
+        notes = {"kinds": json.dumps(timeline.kinds), "sha256": sha256}
         writer.add_key_value_metadata({**notes, "format": "lagbench timeline 2"})
     return sha256
 
@@ -153,7 +91,7 @@ def _long(name: str, columns: dict[str, Any], rows: int, schema: pa.Schema) -> p
     """A table with all columns of the file; those that it lacks are null."""
     import pyarrow as pa
 
-    before = "" if name in _TABLES else f"{name}."
+    before = "" if name in TABLES else f"{name}."
     contents = {f"{before}{column}": values for column, values in columns.items()}
     arrays = [pa.array([name], pa.string()).take(pa.array(np.zeros(rows, np.int64)))]
     for column in list(schema)[1:]:
@@ -182,11 +120,22 @@ def load_timeline(path: str | Path) -> Timeline:
     if not everything.schema.equals(_schema(kinds)) or not {b"kinds", b"sha256"} <= set(notes):
         raise UserError(f"{path}: not a timeline; allowed: a file that lagbench saved")
     names = everything.column("table").to_numpy()
-    parts = {name: _rows(kind, everything, names == name) for name, kind in _TABLES.items()}
-    tables = dict.fromkeys(name.partition(".")[0] for name in types)
+
+    def read(table: str, columns: Iterable[str]) -> dict[str, Any]:
+        """The columns of a table that are not null throughout."""
+        rows = everything.filter(pa.array(names == table))
+        arrays = {name: rows.column(name).combine_chunks() for name in columns}
+        return {
+            name.rpartition(".")[2]: column.to_numpy(zero_copy_only=False)
+            for name, column in arrays.items()
+            # Without rows, only the name tells the optional column.
+            if column.null_count == 0 and not (name == "decode_version" and len(column) == 0)
+        }
+
+    parts = {name: kind(**read(name, kind.__dataclass_fields__)) for name, kind in TABLES.items()}
     loaded = {
-        table: _own_rows(table, [key for key in types if key.startswith(f"{table}.")], everything)
-        for table in tables
+        table: Columns(read(table, [key for key in types if key.startswith(f"{table}.")]))
+        for table in dict.fromkeys(name.partition(".")[0] for name in types)
     }
     timeline = Timeline(**parts, kinds=tuple(json.loads(notes[b"kinds"])), own=loaded)
     if timeline.sha256() != notes[b"sha256"].decode():
@@ -196,31 +145,6 @@ def load_timeline(path: str | Path) -> Timeline:
 
 _FROM_ARROW = {"double": "float64"}
 """Names of types where Arrow's differ from those of numpy."""
-
-
-def _own_rows(table: str, columns: list[str], everything: pa.Table) -> Columns:
-    """Extract a protocol's own table."""
-    import pyarrow as pa
-
-    rows = everything.filter(pa.array(everything.column("table").to_numpy() == table))
-    arrays = {name.partition(".")[2]: rows.column(name).combine_chunks() for name in columns}
-    return Columns({name: column.to_numpy(zero_copy_only=False) for name, column in arrays.items()})
-
-
-def _rows(kind: Any, everything: pa.Table, keep: Any) -> Any:
-    """Extract one table from the long one."""
-    import pyarrow as pa
-
-    rows = everything.filter(pa.array(keep))
-    columns = kind.__dataclass_fields__
-    arrays = {name: rows.column(name).combine_chunks() for name in columns}
-    # Absent columns are null throughout; without rows, only the name tells the optional one.
-    present = {
-        name: column.to_numpy(zero_copy_only=False)
-        for name, column in arrays.items()
-        if column.null_count == 0 and not (name == "decode_version" and len(column) == 0)
-    }
-    return kind(**present)
 
 
 _MICROSECONDS = 1e6
@@ -332,14 +256,18 @@ def atomic_output(path: Path, title: str) -> Generator[Path]:
         if path == STANDARD:
             with TemporaryDirectory() as folder:
                 yield Path(folder) / "draft"
-                _copy_to_stdout(Path(folder) / "draft")
+                sys.stdout.flush()
+                sys.stdout.buffer.write((Path(folder) / "draft").read_bytes())
+                sys.stdout.buffer.flush()
             return
         refuse_to_replace(path, title)
         target = path.resolve()
         draft = target.with_name(f".unfinished-{os.getpid()}-{target.name}")
-        with _discard_on_exit(draft):
+        try:
             yield draft
             draft.replace(target)
+        finally:
+            draft.unlink(missing_ok=True)
     except BrokenPipeError:  # the reader of standard output has closed it: not an error here
         raise
     except OSError as error:
@@ -358,20 +286,3 @@ def refuse_to_replace(path: Path, title: str) -> None:
             f"{path}: cannot write {title} (not a regular file); allowed: a file, or - for"
             " standard output"
         )
-
-
-def _copy_to_stdout(draft: Path) -> None:
-    sys.stdout.flush()
-    with draft.open("rb") as file:
-        shutil.copyfileobj(file, sys.stdout.buffer)
-    sys.stdout.buffer.flush()
-
-
-@contextmanager
-def _discard_on_exit(draft: Path) -> Generator[None]:
-    """Remove the draft after the block, if it still exists."""
-    try:
-        yield
-    finally:
-        if draft.exists():
-            draft.unlink()

@@ -26,7 +26,7 @@ from harness.simulator import (
 )
 from harness.simulator.cluster import Checkpoints, Job
 from harness.simulator.protocols.backup_workers import BackupWorkers
-from harness.simulator.timeline_file import load_timeline, save_segments
+from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.speech.protocol import Sequence
 from tests.harness.simulator.conftest import UNIT_JOB, make_cluster
 
@@ -190,7 +190,7 @@ def test_segments_a_restore_and_the_file_change_nothing(case, tmp_path):
     together = whole.advance(folds=150)
     assert concat(segments).sha256() == together.sha256()
     assert parts.now_s == whole.now_s
-    assert save_segments(segments, tmp_path / "t") == together.sha256()
+    assert save_timeline(concat(segments), tmp_path / "t") == together.sha256()
     again = load_timeline(tmp_path / "t")
     assert again.sha256() == together.sha256()
     assert len(again.lost()) == len(together.lost())

@@ -1,11 +1,8 @@
-import tracemalloc
-
-import pyarrow as pa
 import pytest
 
 from harness.rollouts.protocol import Rollouts
 from harness.simulator import Fault, Jitter, ParameterServer, Simulation, concat
-from harness.simulator.timeline_file import load_timeline, save_segments
+from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.speech.protocol import Sequence
 
 BUSY = {"copy_s": 0.2, "latency_s": 0.01, "fold_s": 0.05, "jitter": Jitter("lognormal", 0.3)}
@@ -26,14 +23,14 @@ FAULTS = (
     ],
     ids=["plain", "faults", "sequence", "shards", "rollouts"],
 )
-def test_a_streamed_timeline_is_the_file_of_one_that_was_held(
+def test_a_timeline_in_parts_is_that_of_one_segment_and_its_file(
     cluster, unit_job, tmp_path, protocol, faults
 ):
     machine = cluster(5, faults=faults, **BUSY)
     whole = Simulation(machine, protocol, unit_job, 5).advance(seconds=9000.0)
     parts = Simulation(machine, protocol, unit_job, 5).parts(seconds=9000.0)
     assert len(whole.folds) > 1 << 13  # more than one part
-    assert save_segments(parts, tmp_path / "t") == whole.sha256()
+    assert save_timeline(concat(list(parts)), tmp_path / "t") == whole.sha256()
     again = load_timeline(tmp_path / "t")
     assert again.sha256() == whole.sha256()
     assert len(again.lost()) == len(whole.lost())
@@ -45,26 +42,3 @@ def test_parts_add_up_to_the_segment_and_the_simulation_goes_on(cluster, unit_jo
     assert len(parts) == 3
     assert concat(parts).sha256() == whole.advance(folds=100_000).sha256()
     assert in_parts.advance(folds=50).sha256() == whole.advance(folds=50).sha256()
-
-
-def test_memory_does_not_grow_with_simulated_time(cluster, unit_job, tmp_path):
-    def peak_bytes(folds: int) -> int:
-        simulation = Simulation(cluster(5, **BUSY), "parameter_server", unit_job)
-        tracemalloc.start()
-        save_segments(simulation.parts(folds=folds), tmp_path / "t")
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return peak
-
-    peak_bytes(1000)
-    short, long = peak_bytes(200_000), peak_bytes(600_000)
-    assert long < 1.1 * short
-    assert pa.total_allocated_bytes() < 1e6
-
-
-def test_parts_with_other_span_kinds_are_refused_and_leave_no_file(cluster, unit_job, tmp_path):
-    simulation = Simulation(cluster(2, **BUSY), "parameter_server", unit_job)
-    segments = [simulation.advance(folds=5, drain=True), simulation.pause(1.0, "search")]
-    with pytest.raises(ValueError, match="span kinds"):
-        save_segments(segments, tmp_path / "t")
-    assert list(tmp_path.iterdir()) == []
