@@ -11,8 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("harness", "lagbench", "reproductions", "data_synth", "reports")
-MOST_LINES_OF_PRODUCT = 43_500
-MOST_LINES_OF_TESTS = 37_599
+MOST_LINES_OF_PRODUCT = 43_270
+MOST_LINES_OF_TESTS = 37_570
 MOST_WORDS_OF_DOCUMENTS = 49_300
 
 
