@@ -19,8 +19,7 @@ from harness.experiment.experiment import Stage
 from harness.experiment.run import run as train
 from harness.experiment.run_file import load_run
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
-from harness.simulator import Fault, ParameterServer, Timeline
-from harness.simulator.timeline import SERVER
+from harness.simulator import Fault, Timeline
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.store.schema import MODEL, TIMELINE
@@ -50,6 +49,7 @@ def ahead(timeline: Timeline) -> int:
     return int((counts.max(1) - counts.min(1)).max())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_file_trains_to_the_bits_of_a_walk_that_keeps_every_version(name, tmp_path):
     walk, timeline, model = trained(name, tmp_path)
@@ -67,13 +67,7 @@ def test_a_run_file_trains_to_the_bits_of_a_walk_that_keeps_every_version(name, 
         assert len(timeline.folded()) < 4 * len(timeline.folds)
 
 
-def test_pushes_of_several_minibatches_and_a_short_queue_do_so_too(tmp_path):
-    protocol = ParameterServer(push_every=3, queue=2)
-    walk, timeline, model = trained("bounded-staleness", tmp_path, protocol=protocol)
-    assert set(timeline.folded().steps.tolist()) == {3}
-    assert torch.equal(walk.around_a_server(timeline), model)
-
-
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["backup-workers", "averaging-with-deaths"])
 def test_what_workers_remember_is_of_what_was_folded_however_often_models_are_scored(
     name, tmp_path
@@ -88,18 +82,10 @@ def test_what_workers_remember_is_of_what_was_folded_however_often_models_are_sc
     assert torch.equal(seldom[0].around_a_server(seldom[1]), seldom[2])
 
 
+@pytest.mark.nightly
 def test_rounds_that_everybody_leaves_are_handed_out_anew(tmp_path):
     cluster = load_run(RUNS / "averaging-with-deaths.toml").cluster
     gone = replace(cluster, faults=(Fault("death", at_s=(0.5,), down_s=0.3),))
     walk, timeline, model = trained("averaging-with-deaths", tmp_path, cluster=gone)
     assert len(timeline.lost()) == 4
     assert torch.equal(walk.around_a_server(timeline), model)
-
-
-def test_a_server_in_shards_trains_to_the_bits_of_a_walk_that_keeps_every_version(tmp_path):
-    walk, timeline, model = trained("two-shards", tmp_path)
-    assert torch.equal(walk.around_shards(timeline, 2), model)
-    pieces = timeline.pieces
-    first = pieces.where(pieces.worker == SERVER).read_version
-    second = pieces.where(pieces.worker == SERVER - 1).read_version
-    assert first.tolist() != second.tolist()

@@ -195,10 +195,10 @@ def refusal(algorithm: Algorithm, protocol: Any, faults: str, shards: int) -> Ce
         return str(error)
 
 
-@pytest.mark.parametrize("every", runs(4, 1))
+@pytest.mark.parametrize("every", runs(10, 1))
 @pytest.mark.parametrize("name", algorithms())
 def test_training_is_the_walk_that_keeps_every_version_and_every_memory(name, every):
-    """Of the cells of an algorithm the suite has every fourth, from another one on for each."""
+    """Of the cells of an algorithm the suite has every tenth, from another one on for each."""
     algorithm, seen, cells = algorithms()[name], Counter[str](), list(algorithms()).index(name)
     for (settings, protocol), faults, shards in product(protocols().items(), FAULTS, SHARDS):
         config = refusal(algorithm, protocol, faults, shards)

@@ -82,6 +82,7 @@ def test_no_line_is_longer_than_a_terminal_is_wide(capsys, path):
     assert max(map(len, out.splitlines())) <= 80
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", ["svg", "png", "pdf"])
 def test_the_page_is_drawn_in_the_form_of_its_name_and_always_the_same(capsys, tmp_path, form):
     starts = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}

@@ -61,6 +61,7 @@ def test_advice_names_what_to_run_and_the_runs_say_the_same(usual, tmp_path, cap
     assert len([*usual["store"].iterdir()]) == before
 
 
+@pytest.mark.nightly
 def test_where_every_message_takes_a_hundred_steps_one_worker_is_advised(usual, tmp_path):
     found = lagbench.advise(
         mlp, functional.cross_entropy, points(200), machines=machines(tmp_path, 1.0), workers=[2],

@@ -22,6 +22,7 @@ def hits(outputs, targets):
     return (outputs.argmax(1) == targets).double().mean()
 
 
+@pytest.mark.nightly
 def test_the_rate_of_an_accuracy_is_that_with_the_largest_one(usual):
     found = lagbench.train(
         mlp, functional.cross_entropy, points(), seeds=1, metric=hits, maximise=True, **usual

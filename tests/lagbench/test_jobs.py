@@ -1,12 +1,10 @@
 """Runs of `import lagbench` side by side: equal to those of one process, whatever carries them."""
 
-import os
 import pickle
 import re
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from inspect import signature
@@ -19,14 +17,13 @@ from torch import nn
 from torch.nn import functional
 
 import lagbench
-from harness.algorithms.async_sgd import AsyncSgd
 from harness.experiment.digests import digest_of_code
 from harness.experiment.grid import run_job
 from harness.experiment.pools import Parcel
 from harness.modules.settings import USUAL
 from harness.store import Store
 from tests.modules import mlp, points
-from tests.processes import PATIENCE_S, Started
+from tests.processes import Started
 
 CLUSTER = """
 name = "two"
@@ -56,41 +53,6 @@ def figures(result: lagbench.Result) -> list[tuple[Any, ...]]:
 
 def names(store: Path) -> list[str]:
     return sorted(path.name for path in store.iterdir() if len(path.name) == 64)
-
-
-def test_two_processes_search_the_same_rates_and_give_the_same_runs(tmp_path, usual) -> None:
-    class Own(AsyncSgd):
-        """An algorithm that no other process can import."""
-
-    folder = str(tmp_path)
-
-    def wrong(outputs, targets):
-        """Says which processes have runs; this one alone, then two that wait for each other."""
-        if len(targets) > 24:  # it is tried on training data before other processes have begun
-            return (outputs.argmax(1) != targets).double().mean()
-        (Path(folder) / f"process-{os.getpid()}").touch()
-        end_s = time.monotonic() + PATIENCE_S
-        while Path(folder, "two").exists() and len([*Path(folder).glob("process-*")]) < 3:
-            assert time.monotonic() < end_s
-            time.sleep(0.01)
-        return (outputs.argmax(1) != targets).double().mean()
-
-    def loss(outputs, targets):
-        return functional.cross_entropy(outputs, targets)
-
-    own = lagbench.Method("own", Own(), lagbench.ParameterServer())
-    found = {}
-    for jobs in (1, 2):
-        if jobs == 2:
-            (tmp_path / "two").touch()
-        found[jobs] = lagbench.compare(
-            lambda: mlp(), loss, points(), algorithms=["sync", own], workers=[1, 2],
-            store=tmp_path / f"store-{jobs}", jobs=jobs, metric=wrong, **usual,
-        )  # fmt: skip
-    assert figures(found[1]) == figures(found[2])
-    assert str(found[1]) == str(found[2])
-    assert names(tmp_path / "store-1") == names(tmp_path / "store-2")
-    assert len([*tmp_path.glob("process-*")]) == 3  # this one, and two beside it
 
 
 def of_threads(jobs: int) -> ThreadPoolExecutor:
@@ -220,6 +182,7 @@ def test_every_setting_is_on_the_page_and_in_the_signature() -> None:
     assert [name for name in USUAL if not re.search(rf"\b{name}(=|`|\*\*)", page)] == []
 
 
+@pytest.mark.nightly
 def test_a_job_runs_the_code_that_was_submitted_though_its_file_was_edited(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     source = "import {0}_parts\nFACTOR = 2\ndef loss(x):\n    return x * FACTOR * {0}_parts.one()\n"

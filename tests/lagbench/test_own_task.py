@@ -89,6 +89,7 @@ def compare(model, *parts, **settings):
     )
 
 
+@pytest.mark.nightly
 def test_few_frames_and_files_lie_between_a_call_and_the_simulated_cluster(task, tmp_path):
     stack, files, result = walk(lambda: compare(task()))
     assert len(stack) <= MOST_FRAMES, stack

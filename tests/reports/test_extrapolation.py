@@ -79,6 +79,7 @@ def test_a_partial_curve_is_told_by_what_is_missing_alone():
     assert extrapolation.summarise(some, "It").endswith("of its own. Seeds are missing.")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("run", [PLANNED, {1.0: 6, 3.0: 4}, {}], ids=["whole", "two", "none"])
 def test_the_figure_has_runs_laws_bands_and_the_paper_at_its_size(run):
     exhibit = make(run)

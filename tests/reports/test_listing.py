@@ -78,6 +78,7 @@ def test_without_runs_and_list_a_run_has_the_setting_and_seed_that_the_results_n
     assert {line.setting for line in rest} == {""}
 
 
+@pytest.mark.nightly
 def test_a_list_with_other_columns_is_named(out):
     shutil.rmtree(out / "runs")
     (out / provenance.RUNS_CSV).write_text("setting,run\na,b\n")

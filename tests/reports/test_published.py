@@ -56,6 +56,7 @@ def test_a_commit_that_was_never_made_is_not_in_the_history(history):
     assert history("HEAD")
 
 
+@pytest.mark.sampled(4)
 @each_published
 def test_runs_reasons_and_timelines_are_published_with_the_results(folder):
     results = read_results(folder / "results.json")
@@ -67,6 +68,7 @@ def test_runs_reasons_and_timelines_are_published_with_the_results(folder):
         assert "file" not in exhibit.draw or (folder / exhibit.draw["file"]).is_file()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("archive", sorted(PUBLISHED.glob(f"*/*/{ARCHIVE}")), ids=str)
 def test_archived_runs_are_light_and_whole_and_name_no_machine(archive, tmp_path):
     store = Store(tmp_path)

@@ -22,6 +22,7 @@ def as_predictions(results, **changes):
     return replace(results, provenance=results.provenance | {"reference": reference}, **changes)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("scale", ["smoke", "laptop", "gpu"])
 def test_a_report_of_predictions_speaks_of_no_paper(scale):
     results = as_predictions(read_results(STALENESS / "results.json"), scale=scale)

@@ -47,11 +47,6 @@ def wait_for(out: Path, pattern: str) -> None:
         time.sleep(0.05)
 
 
-def children(process: int) -> list[int]:
-    """Of a process of Linux: of the command its fork server, of that what executes runs."""
-    return list(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
-
-
 def measured(out: Path) -> dict[str, Any]:
     """``results.json`` without its provenance."""
     results = json.loads((out / "results.json").read_text())
@@ -84,6 +79,7 @@ def test_the_report_and_its_files_exist(whole):
         assert all((whole / name).is_file() for name in exhibit["files"])
 
 
+@pytest.mark.nightly
 def test_the_same_command_again_reuses_every_run(whole, cache):
     before = {path: path.stat().st_mtime_ns for path in whole.glob("runs/*/run.json")}
     results = measured(whole)
@@ -92,6 +88,7 @@ def test_the_same_command_again_reuses_every_run(whole, cache):
     assert measured(whole) == results
 
 
+@pytest.mark.nightly
 def test_a_killed_reproduction_resumes_to_the_same_results(whole, cache, tmp_path):
     out = tmp_path / "out"
     process = begun(cache, *SMALL, "--out", out)
@@ -169,15 +166,3 @@ def test_bad_usage_of_a_process_is_that_line_and_code(cache):
     done = run(cache, "paper9")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith("error: paper")
-
-
-def test_a_process_that_is_killed_costs_a_resume(cache, tmp_path):
-    out = tmp_path / "out"
-    process = begun(cache, *SMALL, "--out", out)
-    wait_for(out, "runs/*/config.json")
-    for server in children(process.pid):
-        for worker in children(server):
-            os.kill(worker, signal.SIGKILL)
-    done = process.ended()
-    assert done.returncode == 0
-    assert "Traceback" not in done.stderr

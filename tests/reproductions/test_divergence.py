@@ -41,6 +41,7 @@ def outcome(subject: Subject, runs: Runs) -> Iterator[Row]:
     yield Row("rate 1e6", run.status, runs=(run.hash,))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("asked", [True, False])
 def test_the_report_of_a_diverged_run_appears_and_says_so(
     tmp_path: Path, asked: bool, monkeypatch: pytest.MonkeyPatch

@@ -30,6 +30,7 @@ def clear(subject: Subject, runs: Runs) -> Claim:
     return claim_of("p1.clear", "It is above 0.", "", "a mean", [values], ())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("scale", "after"), [("overnight", "unclear"), ("laptop", "holds")])
 def test_looks_count_at_their_scale_alone(tmp_path: Path, scale: str, after: str) -> None:
     subject = Subject(scale, load_corpus("parametric", scale="smoke", seed=11), 11, "cpu")

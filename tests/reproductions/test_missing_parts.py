@@ -74,6 +74,7 @@ def check_no_verdict_on_missing_parts(found: Claim) -> None:
     assert all(part.label in found.note for part in found.parts if part.measured is None)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("paper", "maker"), [pytest.param(*each, id=each[1].id) for each in makers()]
 )

@@ -140,6 +140,7 @@ def test_draws_have_one_value_in_each_part_of_their_law(law):
     assert values == pytest.approx(laws[law].ppf((np.arange(100) + 0.5) / 100))
 
 
+@pytest.mark.nightly
 def test_a_step_without_a_limit_is_predicted_as_it_was_measured():
     """By the page: blocked 128, 132, 320 and 829 ms a synchronisation; a step of 24.55 ms."""
     blocked = {1: 153.9 - 24.55, 8: 132.0, 32: 320.0, 128: 829.0}
@@ -149,6 +150,7 @@ def test_a_step_without_a_limit_is_predicted_as_it_was_measured():
         assert float(rows[every]["ms_low"]) < measured < float(rows[every]["ms_high"])
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     ("name", "algorithm", "every", "bandwidth"),
     [

@@ -55,6 +55,7 @@ def make_two_folds(short, corpus, tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.nightly
 def test_the_papers_network_makes_its_first_folds_on_a_cpu(corpus, tmp_path, monkeypatch):
     """Two minibatches of twelve frames in place of 256: the arithmetic is the same."""
     config = PAPER.experiments(Subject("paper", corpus, 11, "cpu"), 11)["one_pass"]

@@ -1,19 +1,13 @@
 """Paper 2's larger presets: their configurations exist, and the paper's network trains."""
 
-from dataclasses import replace
-
 import pytest
 
 from data_synth.corpus import Corpus
-from harness.acoustics.rbm import WideRandom
-from harness.algorithms.averaging import ModelAveraging
 from harness.experiment.experiment import Experiment
-from harness.simulator import Averaging
 from harness.speech.task import Frames
 from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging import PAPER
 from reproductions.paper2_ng_averaging.prediction import REPORTED
-from tests.reproductions.test_paper1_presets import make_two_folds
 from tests.stand_in import noise_of
 
 PRINTED = REPORTED["paper"]
@@ -43,15 +37,3 @@ def test_the_paper_preset_has_the_papers_network_minibatches_and_rates(corpus):
         assert [stage.minibatch for stage in config.stages] == [PRINTED["minibatch"]]
         assert config.schedule.rate == pytest.approx(0.32 * workers)
         assert config.passes == PRINTED["epochs"]
-
-
-def test_the_papers_network_makes_its_first_folds_on_a_cpu(corpus, tmp_path, monkeypatch):
-    """Two workers with two minibatches of six frames in place of ten of 1024."""
-    config = experiments("paper", corpus)["ng_32"]
-    assert isinstance(config.protocol, Averaging)
-    assert isinstance(config.algorithm, ModelAveraging)
-    short = config.vary(
-        stages=(replace(config.stages[0], minibatch=6),), passes=1, tested="never",
-        initial=WideRandom(), workers=2, protocol=replace(config.protocol, every=2),
-    )  # fmt: skip
-    make_two_folds(short, corpus, tmp_path, monkeypatch)

@@ -320,6 +320,7 @@ def test_a_run_that_diverges_or_ends_below_its_start_gained_nothing(book):
         assert (quantities.sweep_of(SUBJECT, runs, "last").gains[:, -1] == 0.0).all()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("everything", "verdict"), [(0.075, "holds"), (0.15, "fails"), (0.3, "fails")]
 )
@@ -329,6 +330,7 @@ def test_all_layers_are_to_bear_about_half_the_interval(book, everything, verdic
     assert found.measured == pytest.approx(math.log2(everything / 0.15), abs=0.15)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("unlike", "unmet"),
     [

@@ -40,6 +40,7 @@ def test_what_is_lost_at_t_star_is_what_counts_as_nothing():
     assert exact.gains[:, 3] == pytest.approx((1 - COSTS_NOTHING) * exact.gains[:, 0])
 
 
+@pytest.mark.nightly
 def test_intervals_hold_the_true_value_about_as_often_as_they_say():
     hits = [
         t.low <= math.log2(0.02) <= t.high

@@ -39,6 +39,7 @@ def test_a_curve_comes_out_of_archived_runs(tmp_path):
     assert [row.measured for row in rows] == pytest.approx([row.measured for row in known.rows])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_verdicts_come_out_of_archived_runs(name, tmp_path):
     store = Store(tmp_path)

@@ -81,6 +81,7 @@ def test_exhibits_on_which_no_claim_rests_are_made_on_request_at_laptop_scale():
     assert all(exhibit.note.startswith(REQUESTED) for exhibit in shown)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("search", [False, True])
 def test_the_report_has_the_published_exhibit_unless_the_search_runs(tmp_path: Path, search: bool):
     def make(subject: Subject, runs: Runs) -> Exhibit:

@@ -1,5 +1,6 @@
 """What the natural gradient is for, on problems whose answer is known in closed form."""
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -74,6 +75,7 @@ def steps_to_fit(options: NaturalGradient, rate: float) -> int:
     return 1000
 
 
+@pytest.mark.nightly
 def test_unequal_inputs_cost_fewer_steps_than_sgd_at_its_best_rate():
     inputs = Preconditioner(rank=10, alpha=1.0)
     # Both ladders reach from too slow to divergence.

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from harness.algorithms.catalogue import Algorithm
 from harness.base.settings import dataclasses_below
 from tests.theory.oracles import ORACLES
@@ -14,6 +16,7 @@ def test_the_page_names_every_algorithm():
     assert [kind.__name__ for kind in own if f"`{kind.__name__}`" not in PAGE] == []
 
 
+@pytest.mark.nightly
 def test_the_page_has_what_theory_says_of_each():
     for name, oracle in ORACLES.items():
         figure = oracle()

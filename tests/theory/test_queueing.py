@@ -114,6 +114,7 @@ def test_constant_repair_is_the_solution_of_its_embedded_chain(workers, fold_s):
     assert steady.utilisation == pytest.approx(chain_utilisation(workers, 1.0, fold_s), rel=1e-9)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("load", [0.05, 0.9, 3.0])
 def test_constant_repair_of_many_workers_stays_between_its_bounds(load):
     steady = constant_repair(2000, 1.0, load / 2000)
@@ -180,6 +181,7 @@ def test_a_shared_link_and_a_server_are_a_network_of_queues(duplex, demands_s):
     assert 300_000 / simulation.now_s == pytest.approx(expected, rel=0.005)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
 def test_the_wait_of_many_slow_workers_is_that_of_an_open_queue(load):
     workers = 20_000
@@ -313,6 +315,7 @@ def test_the_slowest_of_exponential_times_is_the_harmonic_number(workers):
     assert slowest_s(workers, 1, 2.0) == pytest.approx(2.0 * harmonic, rel=1e-9)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("workers", "every"), [(1, 5), (4, 1), (16, 1), (16, 10), (64, 3)])
 def test_a_round_of_averaging_takes_as_long_as_the_slowest_worker(workers, every):
     """Where messages cost nothing, a round ends when the last worker has computed."""

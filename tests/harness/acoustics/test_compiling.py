@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 from tests import processes
 
 SUMS = """
@@ -20,6 +22,7 @@ print(log_z.hex(), gamma.tobytes().hex())
 """
 
 
+@pytest.mark.nightly
 def test_a_process_that_compiles_and_one_that_loads_compute_the_same_bits(tmp_path):
     def computed():
         environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}

@@ -19,6 +19,7 @@ def test_the_best_path_is_the_best_of_all_paths(task):
     assert found.score == pytest.approx(best.weight, abs=1e-12)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(8))
 def test_the_best_path_is_the_best_of_all_paths_of_other_scores(task_of, seed):
     task = task_of(2, (0,), 5, seed)
@@ -93,6 +94,7 @@ def test_a_beam_that_keeps_nothing_is_refused():
         Beam(width=0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("gain", [-50.0, 50.0])
 def test_what_every_score_of_a_frame_gains_changes_no_path_under_any_beam(task_of, gain):
     for seed in range(4):

@@ -52,6 +52,7 @@ def histories(order):
             yield from ((BEGIN, *rest) for rest in product("abcd", repeat=n - 1))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_kneser_ney_is_its_equations_on_scanned_counts(order):
     model = train(SENTENCES, order)

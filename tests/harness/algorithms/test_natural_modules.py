@@ -42,6 +42,7 @@ def parameters_of(module: nn.Module) -> Tensor:
     return flat(list(trainable_parameters(module).values()))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("limit", [None, PerSample(0.02), PerComponent(0.2, 0.3)], ids=str)
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_an_mlp_descends_as_the_network_of_affine_layers_does(limit, reduction):

@@ -32,6 +32,7 @@ def trained(algorithm, tau, one_worker):
     return server.model
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("tau", [0, 3])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda each: type(each).__name__)
 def test_a_servers_optimizer_does_what_that_of_one_worker_with_several_under_way_does(

@@ -116,7 +116,7 @@ def numbers() -> Iterator[Case]:
     """Numbers at the edges of what is allowed, and just beyond."""
     for table, keys in NUMBERS.items():
         for key in keys:
-            for value in ("0", "5e-324", "1e-300", "1e-6", "1e9", "1e21", "1.7e308"):
+            for value in ("0", "5e-324", "1e9", "1.7e308"):
                 yield Case(f"number: {table}.{key} = {value}", put(table, key, value), (), None)
     laws = ("constant", "lognormal", "gamma", "shifted-exponential")
     for law in laws:

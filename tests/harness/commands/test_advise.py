@@ -60,6 +60,7 @@ def test_the_advice_is_printed_and_written_and_its_runs_are_found_again(
     assert capsys.readouterr().out == first.out
 
 
+@pytest.mark.nightly
 def test_where_every_message_takes_a_hundred_steps_one_worker_is_advised(advise, capsys):
     assert advise("--machines", "far.toml", "--algorithms", "sync") == 0
     told = capsys.readouterr().out

@@ -77,6 +77,7 @@ def offer(folder: Path, how: str) -> list[str]:
     return []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", ["entry point", "import"])
 def test_a_protocol_from_outside_goes_by_its_name_in_every_place(how, tmp_path):
     more = offer(tmp_path, how)

@@ -56,6 +56,7 @@ def test_a_setting_that_holds_by_default_can_be_turned_off(tmp_path):
     assert found[0] == found[1] != found[2]
 
 
+@pytest.mark.nightly
 def test_an_epoch_on_stampede_is_as_long_as_paper_2_says(tmp_path):
     out = tmp_path / "figures"
     cluster = "reproductions/clusters/stampede.toml"

@@ -32,6 +32,7 @@ def change(path, how):
     loop.save(path.parent, arrays, facts)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("way", "how"), [*product(["frames", "sequence", "full"], LAYOUTS), *product(["frames"], RUNS)]
 )

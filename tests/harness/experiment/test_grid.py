@@ -60,6 +60,7 @@ def place(name):
 PLACES = ["processes", "local", "dask", "ray", f"{HERE}processes"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PLACES)
 def test_a_grid_gives_the_same_runs_everywhere_and_a_killed_worker_resumes(
     name, tmp_path, folder, monkeypatch, capfd

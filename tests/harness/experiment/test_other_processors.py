@@ -7,6 +7,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 
 from data_synth.corpus import Corpus
 from harness.base import forks
@@ -36,6 +37,7 @@ def trained_elsewhere(context, *arguments) -> tuple[list, list[bytes]]:
         return pool.submit(trained, *arguments).result()
 
 
+@pytest.mark.nightly
 def test_a_run_is_equal_bytes_in_another_process_and_an_equal_error_on_another_processor(
     configure, corpus, tmp_path, monkeypatch
 ):

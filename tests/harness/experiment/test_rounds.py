@@ -59,7 +59,7 @@ def averaged(configure):
     return make
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("death", [2, 5])
 def test_a_run_that_dies_and_resumes_gives_the_bytes_of_one_that_did_not(

@@ -32,6 +32,7 @@ def test_prices_that_made_the_timings_are_found_again_exactly_where_nothing_vari
         assert found.low == pytest.approx(found.high, rel=1e-9)
 
 
+@pytest.mark.nightly
 def test_the_intervals_cover_the_prices_about_as_often_as_they_say() -> None:
     fits = [fit_costs(points(0.1, seed)) for seed in range(40)]
     covered = [f.low <= p <= f.high for fit in fits for p, f in zip(PRICES, fit, strict=True)]

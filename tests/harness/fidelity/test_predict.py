@@ -34,7 +34,7 @@ def pieces_of(config):
     return config.task.open(config).pieces
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("path", FRAMES, ids=lambda path: path.stem)
 def test_a_run_file_is_predicted_to_the_second_and_fold(path: Path, tmp_path: Path, capsys) -> None:
     text = path.read_text(encoding="utf-8").replace('"clusters/', f'"{RUNS}/clusters/')
@@ -50,6 +50,7 @@ def test_a_run_file_is_predicted_to_the_second_and_fold(path: Path, tmp_path: Pa
     assert f"{run.summary['virtual_s']:.6g} s" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", SEQUENCES, ids=lambda path: path.stem)
 def test_a_sequence_run_file_is_predicted_from_the_share_that_it_keeps(path, tmp_path) -> None:
     asked = load_run(path)

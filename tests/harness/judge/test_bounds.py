@@ -183,6 +183,7 @@ def test_a_target_that_is_reached_at_the_first_evaluation_has_no_least_time():
     assert found.high == 1.0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("seeds", "rows", "step"), [(3, 6, 0.1), (5, 4, 0.02)])
 def test_the_best_of_equal_rows_is_faster_as_seldom_as_one_that_was_not_chosen(seeds, rows, step):
     rng, draws, faster, plain = np.random.default_rng(rows), 1200, 0, 0

@@ -52,6 +52,7 @@ def test_the_interval_of_seeds_alone_is_that_of_a_paired_t_test_of_small_changes
     assert found.high - found.low == pytest.approx(2 * half, rel=1e-3)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("ratio", [1.0, 1.3])
 def test_the_interval_covers_the_ratio_of_fresh_seeds_and_fresh_development_sets(ratio):
     """Both models' errors on a set are independent here, which is what the limit presumes."""

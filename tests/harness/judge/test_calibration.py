@@ -31,6 +31,7 @@ def rng():
     return np.random.default_rng(17)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("rule", "end"), [(ABOVE, 0.0), (rule_between(-1.0, 1.0), 1.0), (rule_at_most(1.0), 1.0)]
 )
@@ -40,6 +41,7 @@ def test_a_wrong_paper_is_called_reproduced_in_at_most_one_of_forty(rng, rule, e
     assert found.get("holds", 0.0) <= 0.025 + 3 * np.sqrt(0.025 * 0.975 / TRIALS)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("parts", [1, 3, 10])
 def test_a_right_paper_is_contradicted_in_at_most_one_of_twenty_whatever_the_parts(rng, parts):
     # the paper is right by a hair in every part: the hardest case for a claim of many parts
@@ -47,7 +49,7 @@ def test_a_right_paper_is_contradicted_in_at_most_one_of_twenty_whatever_the_par
     assert shares(found).get("fails", 0.0) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / TRIALS)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("rule", [ABOVE, rule_between(0.0, 1.2), rule_at_most(1.0)])
 @pytest.mark.parametrize("scatter", [0.2, 0.5, 0.9])
 def test_the_power_told_is_the_share_of_right_papers_that_are_reproduced(rng, rule, scatter):
@@ -75,6 +77,7 @@ def test_a_design_that_could_not_tell_is_not_testable(rng):
     assert found["unclear"] > 0.9
 
 
+@pytest.mark.nightly
 def test_over_many_claims_one_false_verdict_is_rare_after_the_correction(rng):
     false = 0
     for _ in range(400):

@@ -105,6 +105,7 @@ def test_a_planted_condition_takes_the_bearing_of_all_its_kind_in_every_paper(na
             assert told <= {here}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", sorted(JUDGED), ids=str)
 def test_published_claims_have_every_condition_of_their_kinds(path):
     results = read_results(path)

@@ -23,6 +23,7 @@ def overnight():
     return json.loads((ROOT / "reports/published/paper3/overnight/results.json").read_text())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: "-".join(path.parts[-3:-1]))
 def test_a_published_report_comes_out_again(path):
     results = json.loads(path.read_text())
@@ -104,6 +105,7 @@ def curve_of(band, sizes=SIZES):
     return json.loads(json.dumps({"id": "p9.scaling", "rows": rows, "curve": curve}))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("band", [(1.0, 1.3), (1.0, 1.02), (1.02, 1.06)])
 @pytest.mark.parametrize("sizes", [SIZES, SIZES[:3]])
 def test_a_curve_over_scale_comes_out_again(band, sizes):
@@ -112,6 +114,7 @@ def test_a_curve_over_scale_comes_out_again(band, sizes):
     assert recompute.curve_differences_of(exhibit) == []
 
 
+@pytest.mark.nightly
 def test_a_changed_word_law_or_size_of_a_curve_is_noticed():
     band = (1.0, 1.3)
     exhibit = curve_of(band)

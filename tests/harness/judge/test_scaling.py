@@ -92,6 +92,7 @@ def test_seeds_that_two_sizes_share_move_together():
     assert abs(np.corrcoef(apart.T)[0, 1]) < 0.1
 
 
+@pytest.mark.nightly
 def test_interval_at_the_papers_size_contains_the_truth_as_often_as_it_says():
     rng, truth, inside = np.random.default_rng(11), 1.0 + 1.6 * 500.0**-0.4, 0
     for _ in range(100):

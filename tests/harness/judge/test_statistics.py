@@ -46,6 +46,7 @@ def test_it_ends_where_the_intervals_of_the_lowest_and_of_the_highest_values_do(
     assert found.high == mean_ci(high).high
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("seeds", "scatter"), [(3, 1.0), (9, 1.0), (9, 0.2)])
 def test_values_known_up_to_a_step_of_a_grid_are_covered_as_often_as_it_says(seeds, scatter):
     """Normal values, told only by the steps of 0.5 that they lie in; the mean is just below one."""

@@ -48,6 +48,7 @@ def test_a_difference_is_paired_by_utterance():
     assert found.high - found.low < rate_ci(errors, lengths).high - rate_ci(errors, lengths).low
 
 
+@pytest.mark.nightly
 def test_nineteen_in_twenty_intervals_hold_the_true_rate():
     rng = np.random.default_rng(4)
     held = []

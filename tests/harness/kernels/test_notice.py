@@ -23,6 +23,7 @@ def simulate(folder, *words):
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
 
 
+@pytest.mark.nightly
 def test_the_command_says_what_it_compiles_the_first_time_alone(tmp_path):
     first, second = (simulate(tmp_path, "-m", "harness", "simulate") for _ in range(2))
     *compiled, transient = first.stderr.splitlines()

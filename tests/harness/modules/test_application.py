@@ -14,7 +14,6 @@ from harness import cli
 from harness.algorithms.compression import Compressed, Int8
 from harness.base.errors import UserError
 from harness.base.seeds import identity
-from harness.experiment import loop
 from harness.experiment.contract import Progress
 from harness.experiment.display import Display
 from harness.experiment.run import run as execute
@@ -138,29 +137,7 @@ def test_training_and_prediction_simulate_the_same_seconds(write: Written, tmp_p
         assert predicted.timeline.sha256() == run.summary["timeline_sha256"]
 
 
-def test_a_killed_run_goes_on_to_the_same_bytes(
-    write: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", -1e9)
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", float("inf"))
-    config = load_run(write(ROUNDS, dropout=0.3))
-    finished = execute(config, Store(tmp_path / "finished"), silent)
-    left = 3
-
-    def die(progress: Any) -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            raise KeyboardInterrupt
-
-    store = Store(tmp_path / "killed")
-    with pytest.raises(KeyboardInterrupt):
-        execute(config, store, die)
-    assert (store.path / finished.hash / "checkpoint").is_dir()
-    resumed = execute(config, store, silent)
-    assert resumed.path(MODEL).read_bytes() == finished.path(MODEL).read_bytes()
-
-
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("choices", "ranks"),
     [

@@ -20,7 +20,6 @@ from harness.simulator import Averaging, Cluster, Device, WorkerGroup, Workload
 from harness.store import Store
 from harness.store.schema import MODEL
 from tests.experiments import experiment
-from tests.killed import check_resumption
 from tests.modules import KINDS
 from tests.silence import silent
 
@@ -94,19 +93,9 @@ def test_one_worker_is_a_plain_loop_bit_for_bit(kind, algorithm, protocol, tmp_p
     must_equal(run, plain_loop(config))
 
 
-@pytest.mark.parametrize(
-    "model", [nn.Dropout(0.2), nn.Identity()], ids=["draws at random", "draws nothing"]
-)
-@pytest.mark.parametrize("protocol", [None, Averaging(3)], ids=["async", "rounds"])
-def test_a_run_that_is_killed_goes_on_to_the_same_bytes(model, protocol, tmp_path):
-    made = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), model, nn.Linear(8, 3))
-    problem = problem_of("perceptron", model=made)
-    config = configured(problem, ModelAveraging() if protocol else None, protocol)
-    check_resumption(config, tmp_path)
-
-
 # Without the transformer under AdamW: the gradient of its keys' bias is rounding alone, which AdamW
 # makes as large as any other.
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("named", ["async", "averaging:5"])
 def test_natural_gradient_s_steps_are_those_of_ngsgd_to_the_bit(kind, named, tmp_path):

@@ -68,6 +68,7 @@ def same(run, model) -> bool:
     )
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("method", ["async", "sync", "averaging:5"])
 @pytest.mark.parametrize("kind", ["tied", "frozen"])
 def test_one_worker_is_a_plain_loop_bit_for_bit(kind, method, tmp_path):
@@ -108,6 +109,7 @@ def test_bfloat16_is_a_plain_loop_over_one_vector_bit_for_bit(method, tmp_path):
     assert {p.dtype for p in parameters} == {torch.bfloat16}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "theirs"), [("momentum", momentum), ("adamw", adamw)])
 @pytest.mark.parametrize("kind", ["tied", "frozen"])
 def test_optimizers_see_tied_parameters_once_and_frozen_ones_never(kind, name, theirs, tmp_path):

@@ -239,6 +239,7 @@ def test_the_identity_is_of_code_and_attributes_and_the_same_each_time():
     assert configured(problem_of()).to_dict() == configured(problem_of()).to_dict()
 
 
+@pytest.mark.nightly
 def test_several_processes_give_the_bytes_of_one(tmp_path):
     results = [
         lagbench.compare(

@@ -107,6 +107,7 @@ def test_who_never_connects_is_named_and_the_others_go_on(
     assert worker.ended().returncode == EXIT_DONE
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_what_a_batch_system_says_does_not_disturb_a_group_of_its_own(
     environment: pytest.MonkeyPatch, tmp_path: Path, rank: str

@@ -37,6 +37,7 @@ def seconds_a_step(timeline: Timeline) -> float:
     return float(times[-1] - times[first]) / (len(times) - 1 - first)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -107,6 +108,7 @@ def test_admission_keeps_mean_staleness_at_its_allowance_where_the_trainer_limit
     assert stale <= eta + 0.5
 
 
+@pytest.mark.nightly
 def test_discarding_throws_away_what_takes_longer_than_its_allowance():
     """P(age > S): the law of the length, at the publication after the S that it may cross.
 

@@ -52,6 +52,7 @@ def test_a_worker_that_reads_at_the_instant_of_a_fold_sees_it(simulate):
     assert timeline.folded().read_time_s[1:].tolist() == timeline.folds.time_s[:-1].tolist()
 
 
+@pytest.mark.nightly
 def test_the_sequence_of_a_hundred_thousand_workers_is_simpys_too(cluster, unit_job):
     machine = cluster(100_000, fold_s=0.5e-5, jitter=EXPONENTIAL)
     timeline = Simulation(machine, "parameter_server", unit_job, 100_000, 3).advance(folds=3000)

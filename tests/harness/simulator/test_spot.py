@@ -61,6 +61,7 @@ def expected_s(work_s, mean_s, down_s, restart_s):
     return -math.expm1(-work_s / mean_s) * (mean_s + down_s + again_s)
 
 
+@pytest.mark.nightly
 def test_the_mean_time_between_checkpoints_is_dalys(machine):
     """Segments of eight folds and their checkpoint, 9 s of work, a death every 20 s."""
     deaths = Fault("death", workers=(0,), mean_s=20.0, down_s=3.0)

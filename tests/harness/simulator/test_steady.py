@@ -65,6 +65,7 @@ def test_batches_that_follow_each_other_make_the_interval_wider():
     assert ratio(rising, np.ones(16)).width > 3.0 * ratio(mixed, np.ones(16)).width
 
 
+@pytest.mark.nightly
 def test_the_long_run_of_a_closed_queue_is_the_one_in_closed_form(cluster, unit_job):
     inside = 0
     for seed in range(30):
@@ -79,6 +80,7 @@ def test_the_long_run_of_a_closed_queue_is_the_one_in_closed_form(cluster, unit_
     assert inside >= 24
 
 
+@pytest.mark.nightly
 def test_intervals_hold_the_truth_as_often_as_they_say_though_one_stops_when_they_are_narrow(
     cluster, unit_job
 ):

@@ -57,6 +57,7 @@ def test_another_seed_gives_another_timeline_and_another_model(sequence, run_seq
     assert not torch.equal(final(one), final(two))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_that_dies_and_resumes_gives_the_bytes_of_one_that_did_not(
     way, sequence, tmp_path, finished

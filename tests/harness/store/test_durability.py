@@ -58,7 +58,7 @@ def kept_by(promises, moment):
     return next((what for when, what in reversed(promises) if moment >= when), 0)
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_whatever_a_crash_leaves_no_promise_is_broken(tmp_path_factory, recorded, data):
     recording, promises, whole = recorded

@@ -101,6 +101,7 @@ def forged(tmp_path_factory):
     return by
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", COMMANDS, ids=" ".join)
 def test_a_store_with_forged_folders_is_listed_to_its_end(forged, capsys, options):
     assert len(forged.folders) > 700

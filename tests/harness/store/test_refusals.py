@@ -47,6 +47,7 @@ def whole(tmp_path_factory):
     return {name: (folder / name).read_bytes() for name in RESULTS}, calls.calls
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
 def test_a_disk_that_refuses_from_any_moment_on_loses_nothing(tmp_path, whole, number):
     files, calls = whole
