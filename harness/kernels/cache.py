@@ -200,7 +200,9 @@ def digest_sources(folder: Path, pattern: str = "*.py") -> str:
     """Digest of the names and contents of a folder's source files."""
     digest = hashlib.sha256()
     for path in sorted(folder.glob(pattern)):
-        digest.update(f"{path.relative_to(folder)}\n".encode() + _digest(path, path.read_bytes()))
+        with contextlib.suppress(OSError):  # an editor's lock: what cannot be read is not imported
+            content = _digest(path, path.read_bytes())
+            digest.update(f"{path.relative_to(folder)}\n".encode() + content)
     return digest.hexdigest()
 
 

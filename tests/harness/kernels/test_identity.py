@@ -73,6 +73,13 @@ def test_changing_back_finds_the_first_kernel_again(package, computed):
     assert computed() == ("31", "")
 
 
+def test_what_cannot_be_read_beside_a_kernel_is_no_part_of_it(package, computed):
+    computed()
+    (package / ".#caller.py").symlink_to("user@host.1234")  # an editor's lock
+    (package / "folder.py").mkdir()
+    assert computed() == ("31", "")
+
+
 def test_another_folder_finds_the_same_kernel(package, computed, tmp_path_factory, monkeypatch):
     computed()
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "clone"
