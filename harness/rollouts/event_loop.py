@@ -27,7 +27,7 @@ from harness.rollouts.event_state import Law, Record, Rules, State
 from harness.rollouts.group_buffer import complete, free_slot, place_groups, release, throw_old_away
 from harness.simulator import laws
 from harness.simulator.costs import Costs
-from harness.simulator.events import kernel
+from harness.simulator.events import kernel, scratch
 from harness.simulator.protocols.contract import ASKS, DONE, FULL, STUCK, Limits
 
 
@@ -58,7 +58,7 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
             return STUCK
         clock.now_s = time_s
         clock.unsettled = 1
-        events.scratch(state, leaf)
+        scratch(state.events, leaf)
         if kind == events.STEPPED:
             end_stage(state, rules, record)
         elif kind == events.REWARDED:
@@ -232,7 +232,7 @@ def plan_boundary(state: State, worker: int) -> None:
             target = min(target, state.rollouts[index].end_step)
     generator.target = target
     if target == events.NEVER:
-        events.scratch(state, leaf)
+        scratch(state.events, leaf)
     else:
         time_s = generator.since_s + (target - generator.steps) * generator.step_s
         events.plan(state, leaf, time_s, events.BOUNDARY, worker)

@@ -162,12 +162,6 @@ def plan(state: State, leaf: int, time_s: float, kind: int, number: int) -> None
 
 
 @kernel
-def scratch(state: State, leaf: int) -> None:
-    """Remove a leaf's event."""
-    set_leaf(state.events, leaf, np.inf, NEVER)
-
-
-@kernel
 def list_generator(state: State, worker: int) -> None:
     """Have a generator looked at once this instant's events have happened."""
     if state.generators[worker].listed == 0:

@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.rollouts import event_state as events
 from harness.rollouts.event_state import Record, Rules, State
-from harness.simulator.events import kernel
+from harness.simulator.events import kernel, scratch
 from harness.simulator.protocols.contract import Limits
 
 
@@ -203,7 +203,7 @@ def throw_away(state: State, rules: Rules, record: Record, place: int) -> None:
             stop_decoding(state, rules, index)
         if events.PLACED <= row.phase <= events.OUTSIDE:
             free_slot(state, row)
-        events.scratch(state, index)
+        scratch(state.events, index)
         if row.phase >= events.DECODING:
             row.fate = 1
             row.taken_s = clock.now_s

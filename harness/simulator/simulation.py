@@ -27,7 +27,7 @@ from harness.simulator.protocols.contract import (
     Limits,
     TimingProtocol,
 )
-from harness.simulator.timeline import KINDS, SERVER, Spans, Timeline, close_segment
+from harness.simulator.timeline import KINDS, SERVER, Spans, Timeline, concat
 
 Array = NDArray[Any]
 _NEVER = 2**62
@@ -226,8 +226,7 @@ class Simulation:
             UserError: time does not advance because nothing costs time.
         """
         limits = self._limits(folds, seconds, drain, handing_out)
-        parts = list(self._run(limits, _MOST_ROOM))
-        return close_segment(parts, self.protocol.in_flight(self._state))
+        return concat([*self._run(limits, _MOST_ROOM), self._under_way()])
 
     def parts(
         self, *, folds: int | None = None, seconds: float | None = None
@@ -238,7 +237,11 @@ class Simulation:
         the contributions in flight.
         """
         yield from self._run(self._limits(folds, seconds, drain=False), _PART_ROOM)
-        yield Timeline(contributions=self.protocol.in_flight(self._state))
+        yield self._under_way()
+
+    def _under_way(self) -> Timeline:
+        """The contributions in flight."""
+        return Timeline(contributions=self.protocol.in_flight(self._state))
 
     def pause(self, seconds: float, kind: str) -> Timeline:
         """Pause all workers, e.g. for a rate search; a span of the server has that kind.

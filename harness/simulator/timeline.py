@@ -411,34 +411,6 @@ def _stack(tables: Sequence[Any]) -> Any:
     return Columns(joined) if like is None else replace(like, **joined)
 
 
-def close_segment(parts: Sequence[Timeline], under_way: Contributions) -> Timeline:
-    """One timeline from the parts of a segment and the contributions in flight at its end.
-
-    A single part's columns are extended in place if they are views with unused room behind them: a
-    copy of a long segment would take as long as simulating it.
-    """
-    if len(parts) != 1 or len(parts[0].folds) == 0:
-        return concat([*parts, Timeline(contributions=under_way)])
-    columns, extra = parts[0].contributions.columns(), under_way.columns()
-    joined = {name: _extend(column, extra[name]) for name, column in columns.items()}
-    return replace(parts[0], contributions=replace(under_way, **joined))
-
-
-def _extend(column: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
-    """Append ``rows`` to ``column``, in place if it is the start of a long enough array."""
-    base, size = column.base, len(column) + len(rows)
-    if (
-        # A view from the start of its array, of the same type, with room behind it.
-        isinstance(base, np.ndarray)
-        and (base.ndim, base.dtype) == (1, column.dtype)
-        and base.ctypes.data == column.ctypes.data
-        and len(base) >= size
-    ):
-        base[len(column) : size] = rows
-        return base[:size]
-    return np.concatenate([column, rows])
-
-
 class Lag(NamedTuple):
     """Ages of folded contributions or frames, from some instant to their folds.
 

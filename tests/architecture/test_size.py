@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("harness", "lagbench", "reproductions", "data_synth", "reports")
-MOST_LINES_OF_PRODUCT = 43_270
+MOST_LINES_OF_PRODUCT = 43_250
 MOST_LINES_OF_TESTS = 37_570
 MOST_WORDS_OF_DOCUMENTS = 46_400
 
