@@ -15,17 +15,18 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Self, cast
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor
 
+from harness.algorithms.saved import Saved
 from harness.base.errors import UserError
 from harness.networks.contract import Minibatch, Network, upload
 
 
 @dataclass
-class Server:
+class Server(Saved):
     """The shared model and all other state that folds change.
 
     Args:
@@ -39,6 +40,8 @@ class Server:
         undone: folds that server failures have reverted.
         restarts: number of restarts of the server at a checkpoint.
     """
+
+    SAVED = ("model", "version", "vectors", "numbers", "tensors", "past", "undone", "restarts")
 
     model: Tensor
     version: int = 0
@@ -288,7 +291,7 @@ def kind_of(memory: Memory) -> Kind:
     return tuple((name, 0.0 if tensor.dim() else tensor.item()) for name, tensor in tensors)
 
 
-class Memories:
+class Memories(Saved):
     """The memories of all workers, by worker index.
 
     Contributions that are computed as one batch share a joint memory with a row for each of their
@@ -300,12 +303,19 @@ class Memories:
         begin: makes the memory of a worker that has none.
     """
 
+    SAVED = ("_memories",)
+
     def __init__(
         self, memories: Mapping[int, Memory] | None = None, begin: Callable[[], Memory] = Memory
     ) -> None:
         self._memories, self._begin = dict(memories or {}), begin
         self._batch: tuple[int, ...] = ()
         self._joint = Memory()
+
+    def state(self) -> dict[str, Any]:
+        """See `Saved`; by worker, since how they were joined depends on the last batch alone."""
+        self.split()
+        return super().state()
 
     def join(self, workers: Sequence[int]) -> Memory:
         """One memory with the rows of several workers in their order, to be changed in place.

@@ -14,12 +14,12 @@ import numpy as np
 from torch import Tensor
 
 from harness.algorithms.contract import Server, start_server
+from harness.algorithms.saved import Saved
 from harness.base.errors import UserError
 from harness.experiment.experiment import AnyExperiment
 from harness.experiment.task import Problem
 from harness.networks.contract import State, StatefulNetwork
-from harness.replay import fold_replay as resume
-from harness.replay.fold_replay import Arrays, Facts, StaleReplay
+from harness.replay.fold_replay import StaleReplay
 from harness.replay.sharded_replay import ShardedReplay
 from harness.simulator import LOST, Simulation, Timeline
 from harness.simulator.timeline import IN_FLIGHT, Contributions, Spans
@@ -28,8 +28,10 @@ from harness.tasks.order import Key, Minibatches
 Replay = TypeVar("Replay", bound=StaleReplay | ShardedReplay)
 
 
-class OnReplay(Generic[Replay]):
+class OnReplay(Saved, Generic[Replay]):
     """Base of executors on one device, where a replay computes and folds contributions."""
+
+    SAVED = ("replay",)
 
     replay: Replay
 
@@ -51,6 +53,8 @@ class OnReplay(Generic[Replay]):
 class OnSimulation(OnReplay[Replay]):
     """Base of executors on a simulated cluster: a simulation for time, a replay for gradients."""
 
+    SAVED = ("simulation", "replay")
+
     simulation: Simulation
 
     @property
@@ -68,6 +72,8 @@ class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay]):
         model: initial parameters ``[P]``.
         minibatches: its minibatches.
     """
+
+    SAVED = ("simulation", "replay", "_counts")
 
     def __init__(
         self, config: AnyExperiment, problem: Problem, model: Tensor, minibatches: Minibatches
@@ -101,24 +107,11 @@ class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay]):
         data = self._minibatches
         self._config.begin_stage(self.simulation, data.stage, data.order)
 
-    def capture(self) -> tuple[Arrays, Facts]:
-        """See `Executor`."""
-        arrays, facts = self.replay.capture()
-        simulation = resume.add_prefix(self.simulation.state(), "simulation/")
-        if self._counts is not None:
-            facts["counts"] = self._counts.capture()
-        return {**resume.add_prefix(arrays, "replay/"), **simulation}, facts
 
-    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        """See `Executor`."""
-        self.replay.reinstate(resume.part(arrays, "replay/"), facts)
-        self.simulation = self.simulation.with_state(resume.part(arrays, "simulation/"))
-        if self._counts is not None:
-            self._counts = WorkerSteps.from_facts(facts["counts"])
-
-
-class WorkerSteps:
+class WorkerSteps(Saved):
     """Each worker's own count of minibatches, in timelines of a counter that all workers share."""
+
+    SAVED = ("_next", "_under_way")
 
     def __init__(self) -> None:
         self._next: dict[int, int] = {}
@@ -141,21 +134,6 @@ class WorkerSteps:
         waiting = np.flatnonzero(rows.fold == IN_FLIGHT).tolist()
         self._under_way = {(workers[k], firsts[k]): int(numbers[k]) for k in waiting}
         return replace(segment, contributions=replace(rows, first_step=numbers))
-
-    def capture(self) -> Facts:
-        """State for `from_facts`."""
-        under_way = [[*key, number] for key, number in self._under_way.items()]
-        return {"next": list(self._next.items()), "under_way": under_way}
-
-    @classmethod
-    def from_facts(cls, facts: Facts) -> WorkerSteps:
-        """Restore the state of `capture`."""
-        counts = cls()
-        counts._next = dict(map(tuple, facts["next"]))
-        counts._under_way = {
-            (worker, shared): number for worker, shared, number in facts["under_way"]
-        }
-        return counts
 
 
 def _replay(
@@ -228,14 +206,6 @@ class TimelineExecutor(OnReplay[StaleReplay | ShardedReplay]):
     def begin_stage(self) -> None:
         """See `Executor`."""
         self.replay.begin_pass()
-
-    def capture(self) -> tuple[Arrays, Facts]:
-        """See `Executor`."""
-        return self.replay.capture()
-
-    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        """See `Executor`."""
-        self.replay.reinstate(arrays, facts)
 
 
 def slice_timeline(timeline: Timeline, begin: int, end: int) -> Timeline:

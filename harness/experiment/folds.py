@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from harness.algorithms.saved import Arrays
 from harness.algorithms.schedules import Halving, Hand, Pace, trial_losses
 from harness.experiment.contract import Progress, Watch
 from harness.experiment.experiment import AnyExperiment
@@ -26,7 +27,6 @@ from harness.experiment.loop import (
     describe_divergence,
 )
 from harness.experiment.task import Problem
-from harness.replay.fold_replay import Arrays, Facts
 from harness.simulator import Timeline, concat
 from harness.store.schema import STATE, Outcome
 from harness.tasks.order import Laid, Minibatches
@@ -157,6 +157,8 @@ class FoldTraining(Training[FoldExecutor]):
         watch: receives progress.
         executed_by: makes the executor.
     """
+
+    SAVED = (*Training.SAVED, "position", "pace")
 
     config: AnyExperiment
     problem: Problem
@@ -393,11 +395,9 @@ class FoldTraining(Training[FoldExecutor]):
             figures["trained_share"] = position.trained / position.offered
         return figures
 
-    def loop_state(self) -> Facts:
-        """See `Training`."""
-        return {"position": vars(self.position), "pace": vars(self.pace)}
-
-    def restore_loop_state(self, facts: Facts) -> None:
-        """See `Training`."""
-        self.position, self.pace = Position(**facts["position"]), Pace(**facts["pace"])
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """See `Saved`."""
+        self.position = state["position"]
+        # First of all: the stage determines the minibatches that the executor draws from.
         self.minibatches.begin(self.position.stage, self.position.steps_before)
+        super().restore(state)

@@ -17,7 +17,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
@@ -27,13 +27,12 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from harness.algorithms.contract import Server
+from harness.algorithms.saved import Arrays, Saved, pack, to_array, unpack
 from harness.base.errors import Damaged
 from harness.base.log import LOG
 from harness.networks.contract import State
-from harness.replay import fold_replay as resume
-from harness.replay.fold_replay import Arrays, Facts
-from harness.replay.replica_states import to_array
 from harness.simulator import Timeline, concat
+from harness.simulator.timeline import Columns
 from harness.simulator.timeline_file import save_timeline
 from harness.store import RunWriter
 from harness.store.files import (
@@ -61,12 +60,12 @@ class Executor(Protocol):
         """Seconds on the run's clock."""
         ...
 
-    def capture(self) -> tuple[Arrays, Facts]:
-        """The state that a resume needs: arrays, and JSON values."""
+    def state(self) -> dict[str, Any]:
+        """The state that a resume needs, as `pack` takes it."""
         ...
 
-    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        """Restore the state that `capture` returned."""
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that `state` returned."""
         ...
 
 
@@ -113,7 +112,7 @@ CHECKPOINT_EVERY_S = 5.0
 CHECKPOINT_SHARE = 0.02
 """Largest share of the time spent on checkpoints; the interval grows with the time of one."""
 
-LAYOUT = 12
+LAYOUT = 13
 """Version of the checkpoint's content; a checkpoint of another version is not resumed from.
 
 The fields of a simulation's state are part of it: `tests/harness/experiment/test_layout.py`.
@@ -127,7 +126,7 @@ class Diverged(Exception):  # noqa: N818 (an outcome of training, not an error)
 
 
 @dataclass
-class Training(ABC, Generic[Executing]):
+class Training(Saved, ABC, Generic[Executing]):
     """A run in progress.
 
     Args:
@@ -138,6 +137,8 @@ class Training(ABC, Generic[Executing]):
         segments: timelines between boundaries, in order.
         test_errors: errors ``[examples]`` for each ``test/candidate/stage``, and lengths.
     """
+
+    SAVED = ("segments", "test_errors", "executor")
 
     writer: RunWriter
     executor: Executing = field(init=False)
@@ -187,14 +188,6 @@ class Training(ABC, Generic[Executing]):
             status: the run's outcome.
             timeline: timeline of the whole run.
         """
-
-    @abstractmethod
-    def loop_state(self) -> Facts:
-        """The state that a resume needs besides executor, timeline and measurements."""
-
-    @abstractmethod
-    def restore_loop_state(self, facts: Facts) -> None:
-        """Restore the state that `loop_state` returned; the executor is reinstated afterwards."""
 
     def attachments(self) -> dict[str, Arrays | bytes]:
         """Further files of the run, by name: arrays, or their content."""
@@ -246,25 +239,15 @@ class Training(ABC, Generic[Executing]):
     # -- resuming ------------------------------------------------------------------------
 
     def _save(self) -> None:
-        """Write a checkpoint: executor, timeline so far, measurements and the loop's state."""
+        """Write a checkpoint: timeline so far, measurements, executor and the loop's state."""
         begin_s = time.monotonic()
-        executor_arrays, executor_facts = self.executor.capture()
-        self.segments = [concat(self.segments)]  # so the next checkpoint joins only new segments
-        history_arrays, history_facts = resume.capture_timeline(self.segments[0])
-        arrays = {
-            **resume.add_prefix(executor_arrays, "executor/"),
-            **resume.add_prefix(history_arrays, "timeline/"),
-            **resume.add_prefix(self.test_errors, "test_errors/"),
-        }
-        facts = {
-            "layout": LAYOUT,
-            "run": self.writer.hash,
-            "decided": self.loop_state(),
-            "executor": executor_facts,
-            "timeline": history_facts,
-            "rows": self.writer.rows(),
-        }
-        save(self.writer.checkpoint, arrays, facts)
+        timeline = concat(self.segments)
+        tables = {name: Columns(rows.columns()) for name, rows in timeline.own.items()}
+        # One segment, so that the next checkpoint joins only new ones.
+        self.segments = [replace(timeline, own=tables)]
+        arrays, state = pack(self)
+        facts = {"layout": LAYOUT, "run": self.writer.hash, "rows": self.writer.rows()}
+        save(self.writer.checkpoint, arrays, {**facts, "state": state})
         end_s = time.monotonic()
         self._next_save = end_s + max(CHECKPOINT_EVERY_S, (end_s - begin_s) / CHECKPOINT_SHARE)
 
@@ -279,18 +262,13 @@ class Training(ABC, Generic[Executing]):
             reason = "another version's or another run's checkpoint; the run begins again"
             LOG.warning(f"{self.writer.checkpoint}: {reason}")
             return
-        history = resume.part(arrays, "timeline/")
-        self.segments = [resume.reinstate_timeline(history, facts["timeline"])]
-        self.test_errors = resume.part(arrays, "test_errors/")
         self.writer.restore_rows(facts["rows"])
-        # First the loop: its stage determines the minibatches that the executor draws from.
-        self.restore_loop_state(facts["decided"])
-        self.executor.reinstate(resume.part(arrays, "executor/"), facts["executor"])
+        self.restore(unpack(arrays, facts["state"], self.executor.server.model.device))
 
 
 NAME = "checkpoint.safetensors"
 
-FOLDS = "timeline/folds.time_s"
+FOLDS = "segments/0/folds/time_s"
 """An array of a checkpoint with one element for each fold."""
 
 

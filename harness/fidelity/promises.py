@@ -9,22 +9,17 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.contract import Fold, LocalWork, Memory, Server
+from harness.algorithms.saved import pack, unpack
 from harness.base.errors import UserError
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
-from harness.replay.fold_replay import (
-    StaleReplay,
-    capture_server,
-    memory_from_arrays,
-    memory_to_arrays,
-    reinstate_server,
-    vectors_of,
-)
+from harness.replay.fold_replay import StaleReplay
 from harness.simulator import (
     Averaging,
     Cluster,
@@ -146,10 +141,10 @@ def _contribute(algorithm: Algorithm, model: Tensor, memory: Memory, step: int) 
 
 def _difference(server: Server, twin: Server) -> str:
     """First difference of two servers in words; empty if they are equal."""
-    ours, theirs = vectors_of(server), vectors_of(twin)
-    if (server.version, server.numbers, ours.keys()) != (twin.version, twin.numbers, theirs.keys()):
+    (ours, numbers), (theirs, twins) = pack(server), pack(twin)
+    if numbers != twins:
         return "versions, numbers or names of vectors differ"
-    return next((f"{n} differs" for n in ours if not torch.equal(ours[n], theirs[n])), "")
+    return next((f"{n} differs" for n in ours if not np.array_equal(ours[n], theirs[n])), "")
 
 
 def _check_repeat(algorithm: Algorithm, stalest: int = 0) -> str:
@@ -160,11 +155,10 @@ def _check_repeat(algorithm: Algorithm, stalest: int = 0) -> str:
 def _check_resume(algorithm: Algorithm, stalest: int = 0) -> str:
     through = _TrainingState.start(algorithm, stalest).advance(FOLDS)
     half, resumed = (_TrainingState.start(algorithm, stalest) for _ in range(2))
-    arrays, facts = capture_server(half.advance(FOLDS // 2).server)
-    memory, resumed.models = memory_to_arrays("memory/", half.memory), half.models
-    reinstate_server(resumed.server, arrays, facts)
-    resumed.memory = memory_from_arrays(memory, "memory/", torch.device("cpu"))
-    resumed.memory.new_pass = half.memory.new_pass
+    half.advance(FOLDS // 2)
+    state, resumed.memory = unpack(*pack([half.server, half.memory]), "cpu")
+    resumed.server.restore(state)
+    resumed.models = half.models
     return _difference(through.server, resumed.advance(FOLDS - half.done).server)
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.algorithms.catalogue import Algorithm
+from harness.algorithms.saved import to_array
 from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.base.registry import OBJECT, find_object
@@ -60,7 +61,6 @@ from harness.modules.settings import ModuleTable, check_module
 from harness.modules.step_time import charge, check_charge
 from harness.modules.trees import unwrap
 from harness.networks.contract import Key, Minibatch, State
-from harness.replay.replica_states import to_array
 from harness.simulator import Workload
 from harness.store import Run, Store
 from harness.tasks.order import Examples, Laid, Minibatches

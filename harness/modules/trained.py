@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from harness.algorithms.saved import from_array
 from harness.base.errors import UserError
 from harness.modules.network import Parameters, trainable_parameters
-from harness.replay.replica_states import from_array
 from harness.store import Run
 from harness.store.schema import STATE
 

@@ -7,20 +7,18 @@ checkpoint, which holds what each worker remembers (such as the state of its opt
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from harness.algorithms.contract import Fold
 from harness.experiment.experiment import AnyExperiment
 from harness.processes.recorder import Work
 from harness.processes.server import NOT_FINITE, NoWorkersLeft, OnProcesses, is_finite
 from harness.processes.transport import Header, Kind
-from harness.replay.fold_replay import Arrays, Facts, capture_server, part, reinstate_server
 from harness.simulator import Timeline
-
-MEMORY = "memory/"
-"""Prefix of a worker's memory in a checkpoint; the worker's index follows."""
 
 
 class Rounds(OnProcesses):
@@ -84,39 +82,36 @@ class Rounds(OnProcesses):
         """See `FoldExecutor`; workers receive the stage with their next work."""
         self._next = self._minibatches.before
 
-    def capture(self) -> tuple[Arrays, Facts]:
+    def state(self) -> dict[str, Any]:
         """See `Executor`.
 
         Raises:
             NoWorkersLeft: a worker is gone.
         """
-        arrays, facts = capture_server(self.server)
         for worker in range(self._workers):
             self._peers.send(worker, Header(Kind.RECALL))
             self._await(worker, Kind.MEMORY)
-        new_passes = dict[int, int]()
-        while len(new_passes) < self._workers:
+        memories = dict[int, tuple[int, Tensor]]()
+        while len(memories) < self._workers:
             message = self._receive()
             if message is not None and message.header is not None:
                 words = torch.frombuffer(bytearray(message.body), dtype=torch.uint8)
-                arrays[f"{MEMORY}{message.worker}"] = words.numpy()
-                new_passes[message.worker] = message.header.steps
+                memories[message.worker] = message.header.steps, words
         data = self._minibatches
-        facts |= {
+        return {
+            "server": self.server,
             "next": self._next,
-            "told": [data.stage, data.before],
-            "new_passes": [new_passes[worker] for worker in range(self._workers)],
+            "told": (data.stage, data.before),
+            "memories": memories,
             "loss": self.loss,
             "now_s": self.now_s,
         }
-        return arrays, facts
 
-    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """See `Executor`."""
-        reinstate_server(self.server, arrays, facts)
-        self._next, self.loss = facts["next"], facts["loss"]
-        self._go_on_at(facts["now_s"])
-        for worker, words in part(arrays, MEMORY).items():
-            new_pass = facts["new_passes"][int(worker)]
-            header = Header(Kind.MEMORY, 0, new_pass, *facts["told"])
-            self._peers.send(int(worker), header, torch.as_tensor(words))
+        self.server.restore(state["server"])
+        self._next, self.loss = state["next"], state["loss"]
+        self._go_on_at(state["now_s"])
+        for worker, (new_pass, words) in state["memories"].items():
+            header = Header(Kind.MEMORY, 0, new_pass, *state["told"])
+            self._peers.send(worker, header, words.cpu())

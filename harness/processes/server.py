@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -28,7 +28,6 @@ from harness.experiment.experiment import AnyExperiment
 from harness.processes.recorder import Recorder, Work
 from harness.processes.transport import Connections, Header, Kind, MalformedMessage, Message, fill
 from harness.processes.worker import Pacing
-from harness.replay.fold_replay import Arrays, Facts, capture_server, reinstate_server
 from harness.simulator import Timeline
 from harness.tasks.order import Minibatches
 
@@ -294,20 +293,16 @@ class ServerExecutor(OnProcesses):
             self.recorder.record_loss(work)
         return work
 
-    def capture(self) -> tuple[Arrays, Facts]:
+    def state(self) -> dict[str, Any]:
         """See `Executor`; minibatches of contributions in flight will be handed out again."""
-        arrays, facts = capture_server(self.server)
-        out = [list(work) for work in self.out.values()]
-        counts = {"next": self._next, "again": list(self._again), "out": out}
-        return arrays, {**facts, **counts, "loss": self.loss, "now_s": self.now_s}
+        counts = {"next": self._next, "again": list(self._again), "out": list(self.out.values())}
+        return {"server": self.server, **counts, "loss": self.loss, "now_s": self.now_s}
 
-    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """See `Executor`."""
-        reinstate_server(self.server, arrays, facts)
-        lost = [Work(*work) for work in facts["out"]]
-        for work in lost:
+        self.server.restore(state["server"])
+        for work in state["out"]:
             self.recorder.record_loss(work)
-        self._next = facts["next"]
-        self._again = deque([*facts["again"], *(work.step for work in lost)])
-        self.loss = facts["loss"]
-        self._go_on_at(facts["now_s"])
+        self._next, self.loss = state["next"], state["loss"]
+        self._again = deque([*state["again"], *(work.step for work in state["out"])])
+        self._go_on_at(state["now_s"])

@@ -8,13 +8,13 @@ A server that fails is restored from its state at a past version. Version number
 after a restart at version v, version v has the model of the restored version. Workers that have
 read v before keep that model, and the server keeps its `past`, to which their contributions refer.
 
-A run in progress is saved as arrays (`Arrays`) and plain values (`Facts`), its timeline included.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import groupby
@@ -29,155 +29,40 @@ from harness.algorithms.contract import (
     Fold,
     LocalWork,
     Memories,
-    Memory,
     Server,
     check_losses,
     is_contiguous,
     rows,
 )
+from harness.algorithms.saved import Saved, from_array, to_array
 from harness.algorithms.schedules import STEADY, Rates
 from harness.base.errors import UserError
-from harness.networks.contract import Key, Minibatch, Network
-from harness.replay.replica_states import ReplicaStates, from_array, to_array
+from harness.networks.contract import Key, Minibatch, Network, State
+from harness.replay.replica_states import ReplicaStates
 from harness.simulator import LOST, Restarts, Timeline
-from harness.simulator.timeline import TABLES, Columns
-
-Arrays = dict[str, np.ndarray]
-
-Facts = dict[str, Any]
-
-COUNTS = ("version", "undone", "restarts")
-"""Fields of `Server` that are counts."""
-
-TENSOR = "tensor/"
-"""Prefix of an array of `Server.tensors`."""
-
-
-def capture_timeline(timeline: Timeline) -> tuple[Arrays, Facts]:
-    """Save a timeline: its columns, named ``table.column``, and its span kinds."""
-    arrays = {
-        f"{table}.{name}": column
-        for table, rows in timeline.tables().items()
-        for name, column in rows.columns().items()
-    }
-    names = {name: list(rows.columns()) for name, rows in timeline.own.items() if len(rows)}
-    return arrays, {"kinds": list(timeline.kinds), **({"own": names} if names else {})}
-
-
-def reinstate_timeline(arrays: Arrays, facts: Facts) -> Timeline:
-    """Restore the timeline of ``capture_timeline``."""
-    tables: dict[str, Any] = {  # by name, each of a class of its own
-        name: kind(**part(arrays, f"{name}.")) for name, kind in TABLES.items()
-    }
-    protocol_tables = {
-        name: Columns({column: arrays[f"{name}.{column}"] for column in columns})
-        for name, columns in facts.get("own", {}).items()
-    }
-    return Timeline(kinds=tuple(facts["kinds"]), own=protocol_tables, **tables)
-
-
-def part(arrays: Arrays, prefix: str) -> Arrays:
-    """The arrays with a prefix in their names, which is removed.
-
-    Example:
-        >>> part({"folds.time_s": np.zeros(1), "spans.kind": np.zeros(2)}, "folds.").keys()
-        dict_keys(['time_s'])
-    """
-    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-
-
-def add_prefix(arrays: Arrays, prefix: str) -> Arrays:
-    """The arrays, each name with a prefix."""
-    return {prefix + name: array for name, array in arrays.items()}
-
-
-BITS = ":bfloat16"
-"""Suffix of arrays with the bits of bfloat16 tensors, a type that NumPy lacks."""
-
-
-def memory_to_arrays(prefix: str, memory: Memory) -> Arrays:
-    """Save a worker's memory as arrays, each name with a prefix."""
-    return {
-        prefix + name + BITS * (tensor.dtype == torch.bfloat16): to_array(tensor)
-        for name, tensor in memory.tensors.items()
-    }
-
-
-def memory_from_arrays(arrays: Arrays, prefix: str, device: torch.device) -> Memory:
-    """Restore the memory of ``memory_to_arrays``."""
-    tensors: dict[str, Tensor] = {}
-    for name, array in part(arrays, prefix).items():
-        tensor = torch.as_tensor(array).to(device)
-        tensors[name.removesuffix(BITS)] = (
-            tensor.view(torch.bfloat16) if name.endswith(BITS) else tensor
-        )
-    return Memory(tensors)
-
-
-def capture_server(server: Server) -> tuple[Arrays, Facts]:
-    """Save a server: its vectors, counts and numbers."""
-    arrays = copy_arrays(vectors_of(server))
-    counts = {name: getattr(server, name) for name in COUNTS}
-    return arrays, {**counts, "numbers": dict(server.numbers)}
-
-
-def reinstate_server(server: Server, arrays: Arrays, facts: Facts) -> None:
-    """Restore the state of ``capture_server`` in place."""
-    _adopt_tensors(server, arrays)
-    reinstate_vectors(vectors_of(server), arrays)
-    for name in COUNTS:
-        setattr(server, name, facts[name])
-    server.numbers = facts["numbers"]
-
-
-def _adopt_tensors(server: Server, arrays: Arrays) -> None:
-    """Give a server the tensors that arrays name: an optimizer's counts may have begun since."""
-    server.tensors = {
-        name: server.tensors.get(name, torch.tensor(array, device=server.model.device))
-        for name, array in part(arrays, TENSOR).items()
-    }
-
-
-def copy_arrays(vectors: dict[str, torch.Tensor]) -> Arrays:
-    """Copy tensors to arrays of the same names."""
-    return {name: to_array(tensor) for name, tensor in vectors.items()}
-
-
-def reinstate_vectors(vectors: dict[str, torch.Tensor], arrays: Arrays) -> None:
-    """Restore the tensors of ``copy_arrays`` in place."""
-    for name, tensor in vectors.items():
-        tensor.copy_(from_array(arrays[name], tensor))
-
-
-def vectors_of(server: Server) -> dict[str, torch.Tensor]:
-    """All ``[P]`` vectors of a server, by their names in a checkpoint."""
-    past = {f"past/{name}": vector for name, vector in server.past.items()}
-    return state_of(server) | past
-
-
-def state_of(server: Server) -> dict[str, torch.Tensor]:
-    """The vectors that a failing server restores: all but its past."""
-    vectors = {f"vector/{name}": vector for name, vector in server.vectors.items()}
-    tensors = {TENSOR + name: vector for name, vector in server.tensors.items()}
-    return {"model": server.model, **vectors, **tensors}
-
 
 MOST_LOSSES = 4096
 """Batches whose losses wait to be added."""
 
-PREFIX = "checkpoint/"
+ServerState = tuple[dict[str, Any], int, dict[int, State]]
+
+REVERTED = ("model", "vectors", "numbers", "tensors")
+"""What a failing server restores: all but its past and its counts."""
 
 
 @dataclass
-class ServerStates:
+class ServerStates(Saved):
     """States of a simulated server that can fail, by version, and the plan of a segment.
 
     Args:
-        states: copies of the server's vectors, with its numbers and number of folds, by version.
+        states: by version, copies of what the server restores (`REVERTED`), of its number of folds,
+            and of the states of replicas that it knows.
         restarted: last version at which the server was restored; -1 for none.
     """
 
-    states: dict[int, tuple[Arrays, Facts]] = field(default_factory=dict[int, tuple[Arrays, Facts]])
+    SAVED = ("states", "restarted")
+
+    states: dict[int, ServerState] = field(default_factory=dict[int, ServerState])
     restarted: int = -1
     _keep: set[int] = field(default_factory=set[int])
     _restore: dict[int, int] = field(default_factory=dict[int, int])
@@ -218,50 +103,24 @@ class ServerStates:
                 raise UserError(
                     "cluster: a server that fails can be timed but not trained with here"
                 )
-            _go_back(server, *self.states[restored])
-            states.restore_known(self.states[restored][0])
+            # Copies: a second failure may restore the same state.
+            copied, folds, states.known = deepcopy(self.states[restored])
+            server.restore(copied)
+            # The version goes on, so folds since that state must not count as made.
+            server.undone = version - folds
         if version in self._restore:
             self._forget(restored)
             # A second failure at one version finds the model of the first restart: no change.
             server.restarts += version != self.restarted
             self.restarted = version
         if version in self._keep:  # after the restore: this version now has the restored model
-            numbers = {"folds": server.folds, "numbers": dict(server.numbers)}
-            self.states[version] = copy_arrays(state_of(server)) | states.capture_known(), numbers
+            reverted = {name: getattr(server, name) for name in REVERTED}
+            self.states[version] = deepcopy((reverted, server.folds, states.known))
 
     def _forget(self, before: int | None) -> None:
         """Drop the states older than a version; None drops all."""
         oldest = math.inf if before is None else before
         self.states = {v: state for v, state in self.states.items() if v >= oldest}
-
-    def arrays(self) -> Arrays:
-        """The vectors of all states, for `from_arrays`."""
-        return {
-            name: array
-            for version, (arrays, _) in self.states.items()
-            for name, array in add_prefix(arrays, f"{PREFIX}{version}/").items()
-        }
-
-    def facts(self) -> Facts:
-        """The other values of all states and the last restart, for `from_arrays`."""
-        states = [[version, facts] for version, (_, facts) in self.states.items()]
-        return {"kept": states, "restarted": self.restarted}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Any], facts: Facts) -> ServerStates:
-        """Restore from the results of `arrays` and `facts`."""
-        copies = dict(arrays)
-        states = {v: (part(copies, f"{PREFIX}{v}/"), values) for v, values in facts["kept"]}
-        return cls(states, facts["restarted"])
-
-
-def _go_back(server: Server, arrays: Arrays, facts: Facts) -> None:
-    """Restore a state into a server; its version and its past stay."""
-    _adopt_tensors(server, arrays)
-    reinstate_vectors(state_of(server), arrays)
-    # The version goes on, so folds since that state must not count as made.
-    server.undone = server.version - facts["folds"]
-    server.numbers = dict(facts["numbers"])
 
 
 MinibatchOf = Callable[[Sequence[Key]], Minibatch]
@@ -298,7 +157,7 @@ class Pending(NamedTuple):
 
 
 @dataclass
-class StaleReplay:
+class StaleReplay(Saved):
     """Trains by replaying timeline segments: algorithm, server and the replicas in flight.
 
     Args:
@@ -323,6 +182,11 @@ class StaleReplay:
         checkpoints: states that a failing server may restore.
         batches: number of batches computed.
     """
+
+    SAVED = (
+        *("server", "replicas", "contributions", "loss", "in_flight", "restarts", "pending"),
+        *("memories", "passes", "latest", "checkpoints", "states", "batches", "_free"),
+    )
 
     algorithm: Algorithm
     network: Network
@@ -477,54 +341,6 @@ class StaleReplay:
     def begin_pass(self) -> None:
         """Mark the next read of each worker as the first of a pass over the data."""
         self.passes += 1
-
-    def capture(self) -> tuple[Arrays, Facts]:
-        """State for `reinstate`: server, stacks, checkpoints of the server, and memories."""
-        arrays, facts = capture_server(self.server)
-        arrays |= copy_arrays(self._stacks())
-        arrays |= self.checkpoints.arrays() | self.states.capture()
-        # By worker: how they were joined depends on the last batch alone.
-        memories = self.memories.split()
-        for worker, memory in memories.items():
-            arrays |= memory_to_arrays(f"memories/{worker}/", memory)
-        facts |= {
-            "in_flight": [[*key, slot] for key, slot in self.in_flight.items()],
-            "in_flight_restarts": list(self.restarts.values()),
-            "pending": list(self.pending),
-            "batches": self.batches,
-            "checkpoints": self.checkpoints.facts(),
-            "memories": list(memories),
-            "passes": self.passes,
-            "latest": list(self.latest.items()),
-        }
-        return arrays, facts
-
-    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        """Restore the state of `capture`."""
-        reinstate_server(self.server, arrays, facts)
-        reinstate_vectors(self._stacks(), arrays)
-        self.in_flight = {(worker, step): slot for worker, step, slot in facts["in_flight"]}
-        self._free = sorted(set(range(self.slots)).difference(self.in_flight.values()))
-        # Both were written in the order of ``in_flight``.
-        self.restarts = dict(zip(self.in_flight, facts["in_flight_restarts"], strict=True))
-        self.pending = [
-            Pending(steps, slot, (worker, step), *origin)
-            for steps, slot, (worker, step), *origin in facts["pending"]
-        ]
-        self.batches = facts["batches"]
-        self.checkpoints = ServerStates.from_arrays(arrays, facts["checkpoints"])
-        self.states.reinstate(arrays)
-        device = self.server.model.device
-        self.memories = Memories(
-            {
-                worker: memory_from_arrays(arrays, f"memories/{worker}/", device)
-                for worker in facts["memories"]
-            }
-        )
-        self.passes, self.latest = facts["passes"], dict(facts["latest"])
-
-    def _stacks(self) -> dict[str, Tensor]:
-        return {"replicas": self.replicas, "contributions": self.contributions, "loss": self.loss}
 
     def _show(self) -> None:
         """Use the present version of the model; for subclasses."""

@@ -12,25 +12,20 @@ when nothing is in flight.
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Algorithm, Fold, LocalWork, Memory, Server
+from harness.algorithms.saved import Saved
 from harness.algorithms.schedules import STEADY, Rates
 from harness.base.errors import UserError
 from harness.networks.contract import Network
-from harness.replay.fold_replay import (
-    Arrays,
-    Facts,
-    MinibatchOf,
-    capture_server,
-    memory_from_arrays,
-    memory_to_arrays,
-    reinstate_server,
-)
+from harness.replay.fold_replay import MinibatchOf
 from harness.replay.replica_states import ReplicaStates
 from harness.simulator import LOST, Timeline
 from harness.simulator.timeline import SERVER
@@ -60,7 +55,7 @@ class _Contribution:
     computed: bool = False
 
 
-class ShardedReplay:
+class ShardedReplay(Saved):
     """Trains by replaying drained timeline segments of a server in shards.
 
     Every contribution is computed by itself, as by its worker.
@@ -74,6 +69,8 @@ class ShardedReplay:
         rates: learning rates of folds and local steps, from the rate of a segment; that of local
             steps is of the oldest version among the slices read.
     """
+
+    SAVED = ("_sharded", "states", "memories", "loss")
 
     def __init__(
         self,
@@ -185,29 +182,6 @@ class ShardedReplay:
         for memory in self.memories.values():
             memory.new_pass = True
 
-    def capture(self) -> tuple[Arrays, Facts]:
-        """State for `reinstate`, between segments."""
-        arrays, facts = self._sharded.capture()
-        arrays |= self.states.capture()
-        for worker, memory in self.memories.items():
-            arrays |= memory_to_arrays(f"memories/{worker}/", memory)
-        new_passes = [worker for worker, memory in self.memories.items() if memory.new_pass]
-        memories = {"memories": list(self.memories), "new_passes": new_passes}
-        return arrays, {**facts, "loss": self.loss.item(), **memories}
-
-    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        """Restore the state of `capture`."""
-        self._sharded.reinstate(arrays, facts)
-        self.loss.fill_(facts["loss"])
-        self.states.reinstate(arrays)
-        device = self.server.model.device
-        self.memories = {
-            worker: memory_from_arrays(arrays, f"memories/{worker}/", device)
-            for worker in facts["memories"]
-        }
-        for worker, memory in self.memories.items():
-            memory.new_pass = worker in facts["new_passes"]
-
 
 def _contributions(segment: Timeline, shards: int) -> list[_Contribution]:
     """The folded contributions of a segment, with their pieces."""
@@ -239,7 +213,7 @@ def edges(size: int, shards: int) -> list[tuple[int, int]]:
     return list(pairwise(cuts))
 
 
-class ShardedServer:
+class ShardedServer(Saved):
     """A server and its shards; the vectors of a shard are views of the whole's.
 
     Args:
@@ -275,18 +249,17 @@ class ShardedServer:
         self.server.version, self.server.numbers = version, dict(self.parts[0].numbers)
         self._known = dict(self.server.numbers)
 
-    def capture(self) -> tuple[Arrays, Facts]:
-        """State for `reinstate`, when nothing is in flight."""
-        arrays, facts = capture_server(self.server)
-        parts = [[part.version, dict(part.numbers)] for part in self.parts]
-        return arrays, {**facts, "parts": parts, "known": self._known}
+    def state(self) -> dict[str, Any]:
+        """See `Saved`; when nothing is in flight."""
+        parts = [(part.version, part.numbers) for part in self.parts]
+        return {"server": self.server, "parts": parts, "known": self._known}
 
-    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        """Restore the state of `capture`."""
-        reinstate_server(self.server, arrays, facts)
-        for part, (version, numbers) in zip(self.parts, facts["parts"], strict=True):
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """See `Saved`."""
+        self.server.restore(state["server"])
+        for part, (version, numbers) in zip(self.parts, state["parts"], strict=True):
             part.version, part.numbers = version, numbers
-        self._known = facts["known"]
+        self._known = state["known"]
 
 
 def _part(server: Server, rows: slice) -> Server:

@@ -10,20 +10,17 @@ at their instant, so none is older than the newest that was named before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Server
+from harness.algorithms.saved import Arrays, Saved
 from harness.base.errors import UserError
 from harness.experiment.experiment import AnyExperiment
-from harness.replay import fold_replay as resume
-from harness.replay.fold_replay import Arrays, Facts
-from harness.replay.replica_states import to_array
 from harness.rollouts.learning import Learner, Rollout
 from harness.rollouts.policy import Weights
 from harness.rollouts.problems import Problems, check_reward
@@ -64,13 +61,15 @@ class SampleRequest(NamedTuple):
 _NOTHING = Completion(np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 
-class RolloutExecutor:
+class RolloutExecutor(Saved):
     """Samples and trains in the order of a simulated cluster; see `Executor`.
 
     Args:
         config: configuration of the run.
         initial: the parameters ``[P]`` that it starts from.
     """
+
+    SAVED = ("simulation", "server", "versions", "open", "fresh")
 
     def __init__(self, config: AnyExperiment, initial: Tensor) -> None:
         self.config = config
@@ -226,33 +225,11 @@ class RolloutExecutor:
         columns = {name: np.array(self.record[name], np.int64) for name in RECORD}
         return {**columns, REWARD: np.array(self.record[REWARD], np.float64)}
 
-    def capture(self) -> tuple[Arrays, Facts]:
-        """See `Executor`; rollouts that are only foreseen are sampled again."""
-        tokens, log_probs = zip(_NOTHING, *self.open.values(), strict=True)
-        arrays = {
-            **resume.add_prefix(self.simulation.state(), "simulation/"),
-            **resume.add_prefix(self.collect_record(), "record/"),
-            "model": to_array(self.server.model),
-            **{f"state/{name}": to_array(data) for name, data in self.server.tensors.items()},
-            **{f"versions/{number}": to_array(data) for number, data in self.versions.items()},
-            "tokens": np.concatenate(tokens),
-            "log_probs": np.concatenate(log_probs),
-        }
-        places = [[number, len(data.tokens)] for number, data in self.open.items()]
-        return arrays, {"version": self.server.version, "open": places, "fresh": self.fresh}
+    def state(self) -> dict[str, Any]:
+        """See `Saved`; rollouts that are only foreseen are sampled again."""
+        return {**super().state(), "record": self.collect_record()}
 
-    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        """See `Executor`."""
-        self.simulation = self.simulation.with_state(resume.part(arrays, "simulation/"))
-        self.record = {name: data.tolist() for name, data in resume.part(arrays, "record/").items()}
-        device = self.server.model.device
-        self.server.version, self.fresh = facts["version"], facts["fresh"]
-        self.server.model.copy_(torch.as_tensor(arrays["model"]))
-        for name, data in resume.part(arrays, "state/").items():
-            self.server.tensors[name].copy_(torch.as_tensor(data))
-        models = resume.part(arrays, "versions/")
-        self.versions = {int(n): torch.as_tensor(data).to(device) for n, data in models.items()}
-        at = 0
-        for number, count in facts["open"]:
-            place = slice(at, at := at + count)
-            self.open[number] = Completion(arrays["tokens"][place], arrays["log_probs"][place])
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """See `Saved`."""
+        record = {name: column.tolist() for name, column in state["record"].items()}
+        super().restore({**state, "record": record})

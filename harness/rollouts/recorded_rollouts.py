@@ -6,6 +6,7 @@ the same bits as one by one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariable
 from torch import Tensor
 
 from harness.experiment.experiment import AnyExperiment
-from harness.replay.fold_replay import Arrays, Facts
 from harness.rollouts.executor import RolloutExecutor, SampleRequest, Update
 from harness.rollouts.records import TRAINED, rollout_rows, token_rows
 from harness.rollouts.rollout_config import simulation_of
@@ -63,12 +63,12 @@ class RecordedRollouts(RolloutExecutor):
         self.versions = {self.server.version: self.server.model}
         return Update(self._timeline if is_last else Timeline(), figures)
 
-    def capture(self) -> tuple[Arrays, Facts]:
+    def state(self) -> dict[str, Any]:
         """No state: an interrupted replay starts again from the beginning."""
-        return {}, {}
+        return {}
 
-    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        """See `capture`."""
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """See `state`."""
         raise ValueError("a replay cannot be resumed")
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.descent import AdamW
+from harness.algorithms.saved import to_array
 from harness.base.errors import UserError
 from harness.experiment.contract import Progress, Watch
-from harness.replay.replica_states import to_array
 from harness.rollouts.learning import score_tokens
 from harness.rollouts.policy import Weights
 from harness.rollouts.problems import Problem

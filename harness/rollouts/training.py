@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.algorithms.saved import Arrays
 from harness.experiment.contract import Progress, Watch
 from harness.experiment.experiment import AnyExperiment
 from harness.experiment.loop import Diverged, Training, describe_divergence
-from harness.replay.fold_replay import Arrays, Facts
 from harness.rollouts.executor import REWARD, RolloutExecutor
 from harness.rollouts.records import ROLLOUTS, TRAINED, rollout_rows
 from harness.rollouts.sampling import score_greedily
@@ -96,13 +96,6 @@ class RolloutTraining(Training[RolloutExecutor]):
     def model_to_deploy(self) -> Tensor:
         """See `Training`."""
         return self.executor.server.model
-
-    def loop_state(self) -> Facts:
-        """See `Training`: measurements and executor are the whole state."""
-        return {}
-
-    def restore_loop_state(self, facts: Facts) -> None:
-        """See `Training`."""
 
     def attachments(self) -> dict[str, Arrays | bytes]:
         """See `Training`."""

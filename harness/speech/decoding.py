@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from harness.acoustics import language_model
 from harness.acoustics.hmm import stay_probabilities
 from harness.acoustics.language_model import Lexicon, word_of
 from harness.acoustics.mmi import Outer, References, SequenceCriterion
+from harness.algorithms.saved import Saved
 from harness.base.seeds import stream
 from harness.networks.feedforward import Dnn, Layout
 from harness.tasks.order import Examples
@@ -84,7 +85,7 @@ TOLD = 20
 
 
 @dataclass
-class Tally:
+class Tally(Saved):
     """Sums of decoding statistics since the last evaluation.
 
     Attributes:
@@ -95,6 +96,11 @@ class Tally:
         troubles: number of utterances with each trouble.
         troubled: lowest indices of utterances with each trouble, at most ``TOLD``.
     """
+
+    SAVED = (
+        *("utterances", "frames", "value", "value_frames", "kept", "rejected", "cancelled"),
+        *("troubles", "troubled"),
+    )
 
     utterances: int = 0
     frames: int = 0
@@ -132,17 +138,6 @@ class Tally:
         # The smallest numbers, so that the list does not depend on the order of decoding.
         listed = self.troubled.get(trouble, [])
         self.troubled[trouble] = sorted({*listed, *utterances})[:TOLD]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to plain JSON values."""
-        return {**asdict(self), "troubles": dict(self.troubles)}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Tally:
-        """Undo ``to_dict``."""
-        fields = dict(values)
-        troubles = Counter[str](fields.pop("troubles"))
-        return cls(**fields, troubles=troubles)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,10 +16,10 @@ from typing import Any
 from torch import Tensor
 
 from data_synth.corpus import Corpus
+from harness.algorithms.saved import Arrays
 from harness.experiment.contract import Progress, Watch
 from harness.experiment.experiment import AnyExperiment
 from harness.experiment.loop import Diverged, Training, describe_divergence
-from harness.replay.fold_replay import Arrays, Facts
 from harness.simulator import Timeline
 from harness.speech.decoding import DecodeStats, Tally
 from harness.speech.held_out import HoldoutScores, SequenceEvaluator, lags
@@ -49,6 +49,8 @@ class SequenceTraining(Training[SequenceExecutor]):
         tally: decoding statistics since the last evaluation.
         total: decoding statistics from the start to the last evaluation.
     """
+
+    SAVED = (*Training.SAVED, "measured", "tally", "total")
 
     config: AnyExperiment
     corpus: Corpus
@@ -204,16 +206,6 @@ class SequenceTraining(Training[SequenceExecutor]):
             ids_of = {k: [str(ids[i]) for i in rows] for k, rows in self.total.troubled.items()}
             files[TROUBLES] = json.dumps(ids_of, indent=1, ensure_ascii=False).encode()
         return files
-
-    def loop_state(self) -> Facts:
-        """See `Training`."""
-        tallies = {"tally": self.tally.to_dict(), "total": self.total.to_dict()}
-        return {"measured": self.measured, **tallies}
-
-    def restore_loop_state(self, facts: Facts) -> None:
-        """See `Training`."""
-        self.measured = facts["measured"]
-        self.tally, self.total = (Tally.from_dict(facts[n]) for n in ("tally", "total"))
 
 
 def has_collapsed(kind: str, start: float, value: float) -> bool:

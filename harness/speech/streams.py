@@ -19,23 +19,24 @@ times come from the simulator's timeline, row by row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
+from harness.algorithms.saved import Saved
 from harness.base.seeds import stream
 from harness.experiment.contract import WITHOUT_LIMIT
 from harness.experiment.executors import OnSimulation
 from harness.experiment.experiment import AnyExperiment
 from harness.networks.contract import Minibatch
-from harness.replay import fold_replay as resume
-from harness.replay.fold_replay import Arrays, Facts, StaleReplay
+from harness.replay.fold_replay import StaleReplay
 from harness.simulator import Contributions, Decodes, Timeline, compute_seconds, copy_seconds
 from harness.speech.decoding import DecodeStats, parts
 from harness.speech.protocol import CountQueries
@@ -50,6 +51,8 @@ class SequenceReplay(StaleReplay):
     A replica has at most one contribution in flight, and its decoder one utterance, so each has
     ``slots`` rows.
     """
+
+    SAVED = (*StaleReplay.SAVED, "decoders", "decoder_versions")
 
     decoders: Tensor = field(init=False)
     decoder_versions: list[int] = field(init=False)
@@ -71,52 +74,21 @@ class SequenceReplay(StaleReplay):
         if self._due:
             raise ValueError(f"decoders read versions {sorted(self._due)} that have gone by")
 
-    def capture(self) -> tuple[Arrays, Facts]:
-        """See `StaleReplay`."""
-        arrays, facts = super().capture()
-        arrays["decoders"] = self.decoders.cpu().numpy()
-        return arrays, {**facts, "decoder_versions": self.decoder_versions}
-
-    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        """See `StaleReplay`."""
-        super().reinstate(arrays, facts)
-        self.decoders.copy_(torch.as_tensor(arrays["decoders"]))
-        self.decoder_versions = facts["decoder_versions"]
-
     def _show(self) -> None:
         for worker in self._due.pop(self.server.version, ()):
             self.decoders[worker].copy_(self.server.model)
             self.decoder_versions[worker] = self.server.version
 
 
-AnyReplay = TypeVar("AnyReplay", bound=StaleReplay)
-
-
-class OnUtterances(OnSimulation[AnyReplay]):
-    """Base of the executors here: what is run and its parts, and how they go on later."""
-
-    _config: AnyExperiment
-    _setup: Setup
-
-    def capture(self) -> tuple[Arrays, Facts]:
-        """See `Executor`."""
-        replay, facts = self.replay.capture()
-        simulation = resume.add_prefix(self.simulation.state(), "simulation/")
-        return {**simulation, **resume.add_prefix(replay, "replay/")}, {"replay": facts}
-
-    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        """See `Executor`."""
-        self.simulation = self.simulation.with_state(resume.part(arrays, "simulation/"))
-        self.replay.reinstate(resume.part(arrays, "replay/"), facts["replay"])
-
-
-class Streams(OnUtterances[SequenceReplay]):
+class Streams(OnSimulation[SequenceReplay]):
     """Shuffling none or on the fly, simulated; see `SequenceExecutor`.
 
     Args:
         config: what is run.
         setup: its parts.
     """
+
+    SAVED = (*OnSimulation.SAVED, "batcher", "_decoded")
 
     def __init__(self, config: AnyExperiment, setup: Setup) -> None:
         self._config, self._setup = config, setup
@@ -162,28 +134,19 @@ class Streams(OnUtterances[SequenceReplay]):
         self.simulation.answer(queries.worker, np.array(counts, np.int64))
         return [result.stats for result in decoded]
 
-    def capture(self) -> tuple[Arrays, Facts]:
-        """See `Executor`."""
-        arrays, facts = super().capture()
-        batcher, facts["batcher"] = self.batcher.capture()
-        arrays |= resume.add_prefix(batcher, "batcher/")
-        return arrays, {**facts, "decoded": self._decoded}
 
-    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        """See `Executor`."""
-        super().reinstate(arrays, facts)
-        batcher = resume.part(arrays, "batcher/")
-        self.batcher.reinstate(batcher, facts["batcher"], self._config.device)
-        self._decoded = facts["decoded"]
-
-
-class Passes(OnUtterances[StaleReplay]):
+class Passes(OnSimulation[StaleReplay]):
     """Shuffling full, simulated; see `SequenceExecutor`.
 
     Args:
         config: what is run.
         setup: its parts.
     """
+
+    SAVED = (
+        *(*OnSimulation.SAVED, "_pass", "_step", "_steps_before"),
+        *("_decoded_with", "_shuffled"),  # from which a resume decodes again
+    )
 
     def __init__(self, config: AnyExperiment, setup: Setup) -> None:
         self._config, self._setup = config, setup
@@ -269,19 +232,10 @@ class Passes(OnUtterances[StaleReplay]):
         at = torch.as_tensor(index).to(self._x.device)
         return Minibatch(self._x[at], self._outer[at] * (at >= 0).unsqueeze(2))
 
-    def capture(self) -> tuple[Arrays, Facts]:
-        """See `Executor`; stores the decoding parameters, from which a resume decodes again."""
-        arrays, facts = super().capture()
-        arrays["decoded_with"] = self._decoded_with.cpu().numpy()
-        place = self._pass, self._step, self._steps_before
-        return arrays, {**facts, "open": len(self._shuffled) > 0, "place": place}
-
-    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        """See `Executor`."""
-        super().reinstate(arrays, facts)
-        self._pass, self._step, self._steps_before = facts["place"]
-        self._decoded_with.copy_(torch.as_tensor(arrays["decoded_with"]))
-        if facts["open"]:
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """See `Saved`; in the middle of a pass, its utterances are decoded again."""
+        super().restore(state)
+        if len(self._shuffled):
             self._decode()
 
 
@@ -298,7 +252,7 @@ Place = tuple[int, int]
 
 
 @dataclass
-class Batcher:
+class Batcher(Saved):
     """Builds minibatches in the order of the replicas' reads.
 
     Args:
@@ -316,13 +270,15 @@ class Batcher:
         last_step: number of the latest of these.
     """
 
+    SAVED = ("kept", "entering", "current", "steps", "chosen", "last_step")
+
     slots: int
     shuffled: bool
     kept: dict[int, Minibatch] = field(default_factory=dict[int, Minibatch])
     entering: dict[int, list[Entry]] = field(default_factory=dict[int, list[Entry]])
     current: dict[int, list[Place | None]] = field(default_factory=dict[int, list[Place | None]])
     steps: dict[int, int] = field(default_factory=dict[int, int])
-    chosen: dict[Key, list[Minibatch]] = field(default_factory=dict[Key, list[Minibatch]])
+    chosen: dict[Key, Minibatch] = field(default_factory=dict[Key, Minibatch])
     last_step: int = -1
 
     def add(self, utterance: int, x: Tensor, outer: Tensor) -> None:
@@ -355,7 +311,8 @@ class Batcher:
                 current.append(None)
                 slot = -1
             current[slot] = utterance, 0
-        self.chosen[worker, step] = list(self._choose(current))
+        frames = zip(*self._choose(current), strict=True)
+        self.chosen[worker, step] = Minibatch(*map(torch.stack, frames))
         self.last_step = step
 
     def minibatch(self, keys: Sequence[Key]) -> Minibatch:
@@ -364,7 +321,8 @@ class Batcher:
         Returns:
             ``x [W, B, D]`` and, in place of targets, outer gradients ``[W, B, K]``.
         """
-        return pad_minibatches([self.chosen.pop(key) for key in keys])
+        columns = zip(*(self.chosen.pop(key) for key in keys), strict=True)
+        return Minibatch(*(pad_sequence(list(part), batch_first=True) for part in columns))
 
     def _choose(self, current: list[Place | None]) -> Iterator[Minibatch]:
         """The next frame of every slot's utterance, or of one utterance after another."""
@@ -378,53 +336,6 @@ class Batcher:
             if at + 1 == len(x):
                 del self.kept[utterance]
                 current[slot : slot + 1] = [None] if self.shuffled else []
-
-    def capture(self) -> tuple[Arrays, Facts]:
-        """The state as arrays and facts."""
-        batches = {f"kept/{utterance}": frames for utterance, frames in self.kept.items()} | {
-            f"chosen/{worker}/{step}": Minibatch(*map(torch.stack, zip(*frames, strict=True)))
-            for (worker, step), frames in self.chosen.items()
-        }
-        arrays = {
-            f"{name}/{part}": tensor.cpu().numpy()
-            for name, batch in batches.items()
-            for part, tensor in batch._asdict().items()
-        }
-        tables = {n: list(getattr(self, n).items()) for n in ("entering", "current", "steps")}
-        keys = {"kept": list(self.kept), "chosen": list(self.chosen)}
-        return arrays, {**tables, **keys, "last_step": self.last_step}
-
-    def reinstate(self, arrays: Arrays, facts: Facts, device: str) -> None:
-        """Undo ``capture``."""
-
-        def load(name: str) -> Minibatch:
-            parts = (arrays[f"{name}/{part}"] for part in Minibatch._fields)
-            return Minibatch(*(torch.as_tensor(part).to(device) for part in parts))
-
-        self.kept = {utterance: load(f"kept/{utterance}") for utterance in facts["kept"]}
-        self.chosen = {
-            (worker, step): list(map(Minibatch, *load(f"chosen/{worker}/{step}")))
-            for worker, step in facts["chosen"]
-        }
-        self.entering = {w: [Entry(*entry) for entry in rows] for w, rows in facts["entering"]}
-        self.current = {worker: [*places] for worker, places in facts["current"]}
-        self.steps, self.last_step = dict(facts["steps"]), facts["last_step"]
-
-
-def pad_minibatches(minibatches: Sequence[Sequence[Minibatch]]) -> Minibatch:
-    """Stack several minibatches of frames, padded with zeros to the longest.
-
-    Returns:
-        ``x [W, B, D]`` and, in place of targets, outer gradients ``[W, B, K]``.
-    """
-    most = max(map(len, minibatches))
-    columns = zip(*(zip(*frames, strict=True) for frames in minibatches), strict=True)
-    return Minibatch(*(torch.stack([_pad_rows(rows, most) for rows in part]) for part in columns))
-
-
-def _pad_rows(rows: Sequence[Tensor], size: int) -> Tensor:
-    """Stack rows, followed by rows of zeros up to ``size``."""
-    return torch.stack([*rows, *[torch.zeros_like(rows[0])] * (size - len(rows))])
 
 
 def _keys(rows: Contributions) -> Iterable[tuple[int, int]]:

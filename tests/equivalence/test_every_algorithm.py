@@ -5,6 +5,7 @@ import torch
 
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.diloco import EagerDiLoCo
+from harness.algorithms.saved import pack, unpack
 from harness.algorithms.stale import DelayCompensated
 from harness.experiment.executors import slice_timeline
 from tests.equivalence.catalogue import algorithms
@@ -26,9 +27,9 @@ def moved(algorithm: Algorithm, parts: int, alone: bool = False) -> torch.Tensor
         made = replayed(algorithm, timeline, CURVATURE, START, lowest)
         made.alone = alone
         if state is not None:
-            made.reinstate(*state)
+            made.restore(unpack(*state, "cpu"))
         made.run(slice_timeline(timeline, folds * part // parts, folds * (part + 1) // parts), 0.05)
-        state = made.capture()
+        state = pack(made)
     return made.server.model
 
 

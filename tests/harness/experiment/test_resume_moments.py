@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from harness.algorithms.async_sgd import AveragedSgd
+from harness.algorithms.saved import unpack
 from harness.algorithms.schedules import Constant, Search
 from harness.base.seeds import identity
 from harness.experiment import folds, loop
@@ -92,11 +93,10 @@ def saving(monkeypatch, when: Moment, then_die: bool) -> Iterator[list[int]]:
         yield steps
 
 
-def left_behind(folder: Path, name: str) -> tuple[dict[str, np.ndarray], dict]:
-    """The checkpoint of a run that died."""
-    found = loop.load(folder / name / "checkpoint")
-    assert found is not None
-    return found
+def left_behind(folder: Path, name: str) -> tuple[dict, list[dict]]:
+    """State and measurements in the checkpoint of a run that died."""
+    arrays, facts = loop.load(folder / name / "checkpoint")
+    return unpack(arrays, facts["state"], "cpu"), facts["rows"]
 
 
 def inside_a_chunk(training: Training) -> bool:
@@ -113,10 +113,10 @@ def test_death_in_the_middle_of_a_chunk_with_stale_reads_under_way_changes_nothi
     with saving(monkeypatch, inside_a_chunk, then_die=True) as steps, pytest.raises(Killed):
         train(config, Store(tmp_path / "killed"), silent)
     assert len(steps) == 1
-    arrays, facts = left_behind(tmp_path / "killed", whole.run.hash)
-    assert len(facts["executor"]["in_flight"]) >= 2  # workers that had read and not yet folded
-    replicas = arrays["executor/replay/replicas"]
-    assert not np.array_equal(replicas[0], replicas[1])  # … at different versions
+    state, _ = left_behind(tmp_path / "killed", whole.run.hash)
+    replay = state["executor"]["replay"]
+    assert len(replay["in_flight"]) >= 2  # workers that had read and not yet folded
+    assert not np.array_equal(*replay["replicas"][:2])  # … at different versions
     Ended(config, corpus, tmp_path / "killed").must_equal(whole)
 
 
@@ -148,9 +148,9 @@ def test_death_in_the_middle_of_a_search_resumes_from_the_last_checkpoint_before
             train(config, Store(tmp_path / "killed"), silent)
     assert begun == search
     monkeypatch.setattr(folds, "trial_losses", descend)
-    _, facts = left_behind(tmp_path / "killed", whole.run.hash)
-    assert facts["decided"]["pace"]["rate"] != SEARCH.rate
-    assert facts["decided"]["position"]["step"] == steps[-1]
+    state, _ = left_behind(tmp_path / "killed", whole.run.hash)
+    assert state["pace"].rate != SEARCH.rate
+    assert state["position"].step == steps[-1]
     Ended(config, corpus, tmp_path / "killed").must_equal(whole)
 
 
@@ -178,10 +178,10 @@ def test_death_right_at_the_averaging_switch_changes_nothing(
         with pytest.raises(Killed):
             train(config, Store(tmp_path / "killed"), silent)
     monkeypatch.setattr(AveragedSgd, "consider", consider)
-    _, facts = left_behind(tmp_path / "killed", whole.run.hash)
-    assert facts["executor"]["numbers"]["averaged"] == (1.0 if after else 0.0)
-    assert any(row["name"] == "switch" for row in facts["rows"]) == after
-    assert facts["decided"]["position"]["step"] == steps[-1]
+    state, rows = left_behind(tmp_path / "killed", whole.run.hash)
+    assert state["executor"]["replay"]["server"]["numbers"]["averaged"] == (1.0 if after else 0.0)
+    assert any(row["name"] == "switch" for row in rows) == after
+    assert state["position"].step == steps[-1]
     Ended(config, corpus, tmp_path / "killed").must_equal(whole)
 
 
@@ -208,9 +208,9 @@ def test_death_at_the_end_of_a_pass_before_its_tests_changes_nothing(
 
     with saving(monkeypatch, at_the_end, then_die=True), pytest.raises(Killed):
         train(config, Store(tmp_path / "killed"), silent)
-    _, facts = left_behind(tmp_path / "killed", whole.run.hash)
-    assert facts["decided"]["position"]["stage"] == 0
-    assert not any(row["name"].startswith("clean") for row in facts["rows"])
+    state, rows = left_behind(tmp_path / "killed", whole.run.hash)
+    assert state["position"].stage == 0
+    assert not any(row["name"].startswith("clean") for row in rows)
     Ended(config, corpus, tmp_path / "killed").must_equal(whole)
 
 

@@ -26,6 +26,7 @@ from torch import Tensor
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import ModelAveraging
 from harness.algorithms.contract import Algorithm, Fold, LocalWork, Memory, Server
+from harness.algorithms.saved import pack, unpack
 from harness.algorithms.schedules import STEADY
 from harness.base.errors import UserError
 from harness.processes import worker as worker_module
@@ -282,7 +283,7 @@ class Schedule:
         minibatches: Any = SimpleNamespace(stage=0, before=0)
         server = self.kind(self.config, torch.zeros(SIZE), minibatches, hub, Pacing(), told.append)
         if self.kept.state is not None:
-            server.reinstate(*self.kept.state)
+            server.restore(unpack(*self.kept.state, "cpu"))
         segments, self.handed = list(self.kept.segments), self.kept.handed
         self._count_handed(server)
         while (left := FOLDS - server.server.version) > 0:
@@ -291,7 +292,7 @@ class Schedule:
             segments.append(
                 server.advance(count, drain=goes_on is None, handing_out=goes_on, rate=RATE)
             )
-            self.kept = Kept(server.capture(), self.handed, list(segments))
+            self.kept = Kept(pack(server), self.handed, list(segments))
             self.places[0].sleep(0.5)  # an evaluation
         server.close()
         self.finished = server.server

@@ -4,6 +4,7 @@ import torch
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Memories, Memory, Server
+from harness.algorithms.saved import pack, unpack
 from harness.replay.fold_replay import Pending, StaleReplay
 from harness.replay.sharded_replay import ShardedReplay
 
@@ -39,7 +40,7 @@ def test_a_replay_is_taken_up_with_all_that_is_under_way():
     joint = ours.memories.join([1, 3])
     joint.tensors["basis"] += 1.0
     ours.batches = 9
-    again.reinstate(*ours.capture())
+    again.restore(unpack(*pack(ours), "cpu"))
     for name in ("replicas", "contributions", "loss"):
         assert torch.equal(getattr(again, name), getattr(ours, name))
     assert torch.equal(again.server.model, ours.server.model)
@@ -64,7 +65,7 @@ def test_what_workers_around_a_server_in_shards_remember_is_taken_up_too():
     ours, again = sharded(), sharded()
     ours.memories[1] = Memory({"basis": torch.tensor([5.0])}, new_pass=False)
     ours.loss += 2.5
-    again.reinstate(*ours.capture())
+    again.restore(unpack(*pack(ours), "cpu"))
     assert again.memories[1].tensors["basis"].tolist() == [5.0]
     assert not again.memories[1].new_pass
     assert again.loss.item() == 2.5

@@ -8,6 +8,7 @@ import torch
 
 from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.contract import Server
+from harness.algorithms.saved import pack, unpack
 from harness.base.errors import UserError
 from harness.base.seeds import identity
 from harness.networks.contract import Minibatch
@@ -49,7 +50,7 @@ def test_a_replay_that_is_captured_and_taken_up_ends_the_same(unequal: Cluster) 
     ]
     made[0].run(first, 0.01)
     made[0].server.numbers["averaged"] = 1.0  # training begins the average in between
-    made[1].reinstate(*made[0].capture())
+    made[1].restore(unpack(*pack(made[0]), "cpu"))
     for replay in made:
         replay.run(second, 0.01)
     assert torch.equal(made[0].server.model, made[1].server.model)

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from harness.algorithms.saved import pack, unpack
 from harness.simulator import Contributions, Decodes, Timeline
 from harness.speech.streams import Batcher
 
@@ -32,21 +33,21 @@ def reads(*rows: tuple[int, int]) -> Contributions:
 
 
 def chosen(batcher: Batcher, *keys: tuple[int, int]) -> list[list[tuple[int, int]]]:
-    return [[tuple(map(int, frame.x)) for frame in batcher.chosen[key]] for key in keys]
+    return [[tuple(map(int, x)) for x in batcher.chosen[key].x] for key in keys]
 
 
 def test_shuffled_every_slot_gives_a_frame_of_its_utterance_and_takes_the_next_when_it_runs_out():
     batcher = Batcher(slots=2, shuffled=True)
-    for utterance, frames in ((0, 2), (1, 3), (2, 2), (3, 0)):
+    for utterance, frames in ((0, 2), (1, 3), (2, 2), (3, 1), (4, 0)):
         batcher.add(*kept(utterance, frames))
-    assert sorted(batcher.kept) == [0, 1, 2]
+    assert sorted(batcher.kept) == [0, 1, 2, 3]
     told = Timeline(
         contributions=reads((0, 0), (1, 1), (0, 2), (0, 3), (0, 4)),
-        decodes=decodes((0, 0, 0, 0), (0, 1, 1, 0), (0, 0, 2, 2)),
+        decodes=decodes((0, 0, 0, 0), (0, 1, 1, 0), (0, 0, 2, 2), (1, 0, 3, 0)),
     )
     batcher.follow(told)
     assert chosen(batcher, (0, 0), (0, 2), (0, 3), (0, 4), (1, 1)) == [
-        [(0, 0), (1, 0)], [(0, 1), (1, 1)], [(2, 0), (1, 2)], [(2, 1)], [],
+        [(0, 0), (1, 0)], [(0, 1), (1, 1)], [(2, 0), (1, 2)], [(2, 1)], [(3, 0)],
     ]  # fmt: skip
     batcher.follow(told)  # what has been read is not read again
     assert len(batcher.chosen) == 5
@@ -93,7 +94,7 @@ def test_what_is_captured_goes_on_as_if_it_never_stopped():
         ours.expect(decodes((0, 0, 0, 0), (0, 1, 1, 0), (0, 1, 2, 2)))
         ours.read(0, 0)
         again = Batcher(slots=2, shuffled=is_shuffled)
-        again.reinstate(*ours.capture(), "cpu")
+        again.restore(unpack(*pack(ours), "cpu"))
         for batcher in (ours, again):
             for step in (1, 2, 3):
                 batcher.read(0, step)
