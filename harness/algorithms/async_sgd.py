@@ -108,7 +108,7 @@ class AveragedSgd(Algorithm):
 
     descent: AsyncSgd = field(default_factory=AsyncSgd)
     eta: float = 0.01
-    considers: int = 10  # pyright: ignore[reportIncompatibleVariableOverride]
+    considers: int = 10
     window: float = setting(0.0, at_least=0.0, at_most=1.0)
 
     def start(self, model: Tensor) -> Server:
@@ -141,7 +141,15 @@ class AveragedSgd(Algorithm):
         return 1.0 / (averaged + 1.0)
 
     def consider(self, server: Server, errors: Mapping[str, float]) -> dict[str, float]:
-        """Switch to the full average once the running one beats the iterate on development data."""
+        """Switch to the full average once the running one beats the iterate on development data.
+
+        Args:
+            server: changed in place.
+            errors: frame error rate of every candidate, by name.
+
+        Returns:
+            Events to log, by name; usually none.
+        """
         if server.numbers["averaged"] or not errors["average"] < errors["iterate"]:
             return {}
         server.numbers["averaged"] = 1.0

@@ -60,7 +60,6 @@ class GradientAveraging(ServerSteps):
     """
 
     rounds: ClassVar[bool] = True
-    averages_gradients: ClassVar[bool] = True
 
     descent: Descent = PLAIN
     restart: Restart = "never"

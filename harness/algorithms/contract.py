@@ -15,7 +15,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Self, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -143,18 +143,13 @@ class Algorithm(ABC):
 
     Attributes:
         rounds: whether a fold takes the contributions of all workers, not of one.
-        considers: number of calls of `consider` per pass, independent of other measurements.
         remembers: whether workers keep anything in their `Memory`.
         in_shards: whether the server may be sharded, with each shard folding its part by itself.
-        averages_gradients: whether a fold steps along the mean of all workers' gradients; rate
-            searches then scale the learning rate with the number of workers.
     """
 
     rounds: ClassVar[bool] = False
     remembers: ClassVar[bool] = True
     in_shards: ClassVar[bool] = True
-    averages_gradients: ClassVar[bool] = False
-    considers: ClassVar[int] = 0
 
     def __init_subclass__(cls) -> None:
         """Reject a class with a method that cannot be called with its `ARGUMENTS`.
@@ -181,11 +176,6 @@ class Algorithm(ABC):
         """
         del workers, under_way
         return None
-
-    def with_workers(self, workers: int) -> Self:
-        """The algorithm for this number of workers; changed only if it is a setting."""
-        del workers
-        return self
 
     @property
     def optimizes_in_server(self) -> bool:
@@ -229,19 +219,6 @@ class Algorithm(ABC):
         The server's version grows by one, however many contributions there are.
         """
         ...
-
-    def consider(self, server: Server, errors: Mapping[str, float]) -> dict[str, float]:
-        """Adapt the server after the candidates have been scored on development data.
-
-        Args:
-            server: changed in place.
-            errors: frame error rate of every candidate, by name.
-
-        Returns:
-            Events to log, by name; usually none.
-        """
-        del server, errors
-        return {}
 
 
 def start_server(algorithm: Algorithm, model: Tensor) -> Server:

@@ -20,9 +20,9 @@ Shape letters: W workers, P parameters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -189,10 +189,6 @@ class EagerDiLoCo(Algorithm):
     workers: int = setting(at_least=1)
     descent: Descent = PLAIN
     outer: OuterNesterov = field(default_factory=OuterNesterov)
-
-    def with_workers(self, workers: int) -> Self:
-        """See `Algorithm`."""
-        return replace(self, workers=workers)
 
     def trouble(self, workers: int, under_way: int) -> tuple[str, str] | None:
         """Reject another number of workers, and rounds without overlap.

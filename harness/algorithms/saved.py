@@ -121,11 +121,11 @@ def put(present: Any, value: Any) -> Any:
 
     Tensors of the same shape are overwritten, since others may be views of them.
     """
-    if isinstance(present, Saved):
-        present.restore(value)
-        return present
     if hasattr(present, "with_state"):  # of the simulator, which knows no `Saved`
         return present.with_state(value)
+    if hasattr(present, "restore"):
+        present.restore(value)
+        return present
     if isinstance(present, Tensor) and isinstance(value, Tensor) and present.shape == value.shape:
         return present.copy_(value)
     if isinstance(present, dict):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from harness.algorithms.async_sgd import AveragedSgd
 from harness.algorithms.saved import Arrays
 from harness.algorithms.schedules import Halving, Hand, Pace, trial_losses
 from harness.experiment.contract import Progress, Watch
@@ -84,8 +85,9 @@ class Boundaries:
 
     @property
     def considerations(self) -> dict[int, float]:
-        """The folds after which the algorithm receives the candidates' scores."""
-        return self._every(self.config.algorithm.considers)
+        """The folds after which the average is compared with the iterate, of `AveragedSgd`."""
+        algorithm = self.config.algorithm
+        return self._every(algorithm.considers if isinstance(algorithm, AveragedSgd) else 0)
 
     @property
     def held_out_tests(self) -> dict[int, float]:
@@ -278,17 +280,16 @@ class FoldTraining(Training[FoldExecutor]):
 
     def _score(self, step: int) -> None:
         """Score the candidates if an evaluation is due, or if the algorithm considers scores."""
-        is_evaluated = step in self._boundaries.evaluations
+        is_evaluated, algorithm = step in self._boundaries.evaluations, self.config.algorithm
         is_considered = step in self._boundaries.considerations
         if not (is_evaluated or is_considered):
             return
         scores = self._score_candidates()
         if is_evaluated:
             self._tell(scores)
-        if is_considered:
+        if is_considered and isinstance(algorithm, AveragedSgd):
             errors = {name: self._error(measured) for name, measured in scores.items()}
-            happened = self.config.algorithm.consider(self.executor.server, errors)
-            for name, value in happened.items():
+            for name, value in algorithm.consider(self.executor.server, errors).items():
                 self.log(name, value)
 
     def _error(self, measured: Mapping[str, float]) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.algorithms.diloco import EagerDiLoCo
 from harness.base.errors import UserError
 from harness.experiment.experiment import AnyExperiment
 from harness.experiment.run import MOST_FOLDS, time_run
@@ -63,7 +64,9 @@ def _run_alone(config: AnyExperiment) -> AnyExperiment:
 
     A rate search costs time once a chunk, so a whole pass is timed.
     """
-    healthy, algorithm = replace(config.cluster, faults=()), config.algorithm.with_workers(1)
+    healthy, algorithm = replace(config.cluster, faults=()), config.algorithm
+    if isinstance(algorithm, EagerDiLoCo):  # the one with their number as a setting
+        algorithm = replace(algorithm, workers=1)
     return replace(config, cluster=healthy, algorithm=algorithm, workers=1, passes=1)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from harness.algorithms.averaging import GradientAveraging
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.saved import to_array
 from harness.base.errors import UserError
@@ -166,7 +167,8 @@ class Module(GradientRules, Task):
     def facts(self, experiment: Experiment[Module]) -> dict[str, Any]:
         """See `Task`: digests of the user's code, whether the loss is a sum, and what is sent."""
         inspection = self.inspect(experiment)
-        rules = experiment.algorithm.averages_gradients and (self.clip or self.weight_decay)
+        is_mean = isinstance(experiment.algorithm, GradientAveraging)
+        rules = is_mean and (self.clip or self.weight_decay)
         code = _digests_of_code(experiment.algorithm, experiment.protocol, experiment.schedule)
         return {
             "work": plain(experiment.workload()),

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Fold
+from harness.algorithms.saved import Saved
 from harness.experiment.experiment import AnyExperiment
 from harness.processes.recorder import Recorder, Work
 from harness.processes.transport import Connections, Header, Kind, MalformedMessage, Message, fill
@@ -63,7 +64,7 @@ class Awaited(NamedTuple):
     since_s: float
 
 
-class OnProcesses:
+class OnProcesses(Saved):
     """An executor on the workers of a group, as their server: see `FoldExecutor`.
 
     Args:
@@ -294,7 +295,7 @@ class ServerExecutor(OnProcesses):
         return work
 
     def state(self) -> dict[str, Any]:
-        """See `Executor`; minibatches of contributions in flight will be handed out again."""
+        """See `Saved`; minibatches of contributions in flight will be handed out again."""
         counts = {"next": self._next, "again": list(self._again), "out": list(self.out.values())}
         return {"server": self.server, **counts, "loss": self.loss, "now_s": self.now_s}
 

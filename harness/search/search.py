@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Generic, TypeVar, cast
 
+from harness.algorithms.averaging import GradientAveraging
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import Constant
 from harness.base.seeds import identity
@@ -233,7 +234,7 @@ def linearly_scaled(rate: float, algorithm: Algorithm, workers: int, then: int) 
         workers: number of workers of ``rate``.
         then: the other number of workers.
     """
-    return rate * then / workers if algorithm.averages_gradients else rate
+    return rate * then / workers if isinstance(algorithm, GradientAveraging) else rate
 
 
 LOSS = "dev_loss/iterate"

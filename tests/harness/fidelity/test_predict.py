@@ -1,22 +1,19 @@
 """What is predicted of a run file is what its training takes: there is one way to a timeline."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from harness import cli
-from harness.algorithms.catalogue import GradientAveraging
-from harness.algorithms.schedules import Constant, Search
+from harness.algorithms.schedules import Search
 from harness.base.settings import load_toml
 from harness.experiment.experiment import Stage
 from harness.experiment.run import run as train
 from harness.experiment.run import time_run
 from harness.experiment.run_file import load_run
-from harness.fidelity.predict import _run_alone, prediction
-from harness.search.search import linearly_scaled
-from harness.simulator import Averaging, ParameterServer
+from harness.fidelity.predict import prediction
 from harness.speech.frames import corpus_of
 from harness.store import Store
 from tests.run_files import on_few_words
@@ -129,28 +126,3 @@ def test_one_worker_is_healthy_where_a_cluster_is_not(tmp_path: Path, capsys) ->
     path = str(RUNS / "averaging-with-deaths.toml")
     assert cli.main(["predict", path, "--cluster", str(tmp_path / "gone.toml")]) == 0
     assert 1.0 < said(capsys, "speed-up") < 4.0
-
-
-def test_what_an_algorithm_and_a_protocol_of_ones_own_declare_counts_as_of_ours(configure):
-    @dataclass(frozen=True)
-    class Counted(GradientAveraging):
-        """Says how many workers there are."""
-
-        workers: int = 3
-        averages_gradients = False
-
-        def with_workers(self, workers):
-            return replace(self, workers=workers)
-
-    @dataclass(frozen=True)
-    class Cut(ParameterServer):
-        """Keeps its server whole."""
-
-        def with_shards(self, shards):
-            return self
-
-    rounds = configure(algorithm=Counted(), protocol=Averaging(1), schedule=Constant(0.1))
-    assert _run_alone(rounds).algorithm == Counted(workers=1)
-    assert linearly_scaled(0.1, Counted(), 1, 4) == 0.1
-    whole, cut = (configure(protocol=kind(), shards=2) for kind in (Cut, ParameterServer))
-    assert (whole.timed.shards, cut.timed.shards) == (1, 2)
