@@ -197,10 +197,10 @@ def _checked(request, monkeypatch):
         check_messages(self.wiring, rows["source"], rows["target"], *found[1:4])
         return ends_s, found
 
-    def checked_travel(costs, traffic, heap, tasks, who, server, sizes, prepare_s):
-        travel(costs, traffic, heap, tasks, who, server, sizes, prepare_s)
+    def checked_travel(costs, traffic, heap, tasks, sizes, prepare_s):
+        travel(costs, traffic, heap, tasks, sizes, prepare_s)
         if traffic.wiring.fair:
-            there = np.full(len(who), server)
+            who, there = tasks["worker"], np.full(len(tasks), traffic.wiring.workers)
             columns = (
                 np.repeat(sizes, len(who)),
                 np.concatenate([tasks["read_at_s"], tasks["join_s"]]),

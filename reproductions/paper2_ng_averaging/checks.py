@@ -22,7 +22,7 @@ from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.simulator import Cluster
 from harness.simulator.collectives import AllReduce
-from harness.simulator.protocols.rounds import build_wiring
+from harness.simulator.protocols.all_reduce import build_wiring
 from harness.store import Run, RunWriter, Store
 
 MESSAGE = "message"

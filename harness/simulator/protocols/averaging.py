@@ -14,95 +14,113 @@ Each worker counts its own minibatches, which come from its own partition. An ep
 shorter round if ``every`` does not divide a worker's minibatches. A training may set the length of
 each epoch (`begin_epoch`); by default all have the cluster's.
 With buckets, the gradients of a round's last minibatch are sent while the rest of them is computed
-(see `harness.simulator.protocols.rounds`).
+(see `harness.simulator.protocols.all_reduce`).
 The cost of a contribution's computation is fixed at its read; that of the all-reduce when its last
 contribution has been read and the previous fold is complete.
 
 A round waits for the workers that are present. The contribution of a worker that dies before the
 fold is complete is lost: the others notice at once, and repeat the all-reduce with their
-parameters. With `[checkpoints]` they wait for the worker instead, and restart from a checkpoint
-(see `harness.simulator.protocols.absences`). A preempted worker finishes its round. A worker that
-returns, or joins late, takes part from the next fold on. If no worker is left, the next round
-begins when one returns.
-Of events at one instant, folds come before faults, faults before returns, returns before reads.
+parameters. A preempted worker finishes its round. A worker that returns, or joins late, takes part
+from the next fold on. If no worker is left, the next round begins when one returns.
+
+With `[checkpoints]` no round begins without a missing worker. After ``every_folds`` folds all
+workers pause until a checkpoint is written. When a worker dies, the present round is lost, and so
+are all folds since the last complete checkpoint; when all workers are present again, they restart
+from it. A death during the restart makes it start over. A worker that is going to leave (it is
+preempted, or has notice of its death) causes a checkpoint of the newest version, which counts if it
+is complete before the worker dies.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from harness.base.errors import UserError
 from harness.base.settings import Spec, setting
-from harness.simulator.cluster import Cluster
+from harness.simulator.cluster import Checkpoints, Cluster
 from harness.simulator.collectives import EXCHANGES, RINGS, AllReduce, needs_table
-from harness.simulator.costs import Costs, computation_s
+from harness.simulator.costs import Costs
 from harness.simulator.events import kernel
 from harness.simulator.protocols.absences import (
-    NOBODY,
     Absences,
-    begin,
-    concat_restarts,
-    fail,
-    finish_restart,
     new_absences,
-    new_saving,
     next_strike_s,
-    on_fold,
-    pause_end_s,
     select_readers,
-    strike,
 )
-from harness.simulator.protocols.contract import (
-    CLOCK_FIELDS,
-    DONE,
-    DYING,
-    FULL,
-    GONE,
-    LOST_ROUNDS,
-    STUCK,
-    Handing,
-    Limits,
-    TimingProtocol,
-)
+from harness.simulator.protocols.all_reduce import build_wiring, network_of, plan, reduce
+from harness.simulator.protocols.contract import Handing, Limits
+from harness.simulator.protocols.neighbours import Neighbours, new_neighbours
 from harness.simulator.protocols.rounds import (
-    AFTER,
-    BEFORE,
-    LOST_TASK,
-    TASK,
-    RoundState,
-    build_wiring,
-    contributions_in_flight,
-    network_of,
-    new_neighbours,
-    plan,
-    reduce,
-    round_timeline,
+    AVERAGE,
+    EPOCH,
+    REDUCE,
+    ROUND_FIELDS,
+    SPAN_KINDS,
+    InRounds,
+    Record,
+    compute,
+    new_tasks,
+    read,
 )
-from harness.simulator.timeline import Contributions, Restarts, Timeline
+from harness.simulator.protocols.rows import Stage, contributions_of, spans_of
+from harness.simulator.timeline import Contributions, Spans
+
+WELL, MISSED, RESTARTING = range(3)
 
 CLOCK = np.dtype(
     [
-        *CLOCK_FIELDS,
-        *(("standing", np.int64), ("begun", np.int64), ("later_begun", np.int64)),
-        *(("step", np.int64), ("fold_s", np.float64)),
-        *(("epoch_step", np.int64), ("epoch_steps", np.int64)),
+        *ROUND_FIELDS,
+        *((name, np.int64) for name in ("later_begun", "step", "epoch_step", "epoch_steps")),
+        *((name, np.int64) for name in ("saved_version", "saved_step", "writing", "health")),
+        *((name, np.float64) for name in ("pause_s", "size_bytes")),
     ]
 )
-"""Besides the contract's fields (``dispatched`` counts rounds): events in a row at one instant,
-whether the present and the next round have begun, number of minibatches handed to each worker,
-instant of the present round's fold, and first minibatch and length of the epoch that a training
-has begun (0: epochs are the cluster's)."""
+"""Besides the fields of all rounds: whether the next round has begun, number of minibatches handed
+to each worker, first minibatch and length of the epoch that a training has begun (0: epochs are the
+cluster's); version and step of the last complete checkpoint, whether one is being written, whether
+a worker is missing or all restart, and the end of the present pause; size of the present
+all-reduce."""
 
-MOST_ROWS = 1 << 18
-"""Largest number of contributions recorded at a time, which limits memory with many workers."""
+BEFORE = (Stage(EPOCH, "read_at_s", "start_s"), Stage("compute", "start_s", "compute_end_s"))
+
+AFTER = (
+    Stage(AVERAGE, "compute_end_s", "join_s"),
+    Stage("push", "join_s", "pushed_s"),
+    Stage(REDUCE, "pushed_s", "reduced_s"),
+    Stage("fetch", "reduced_s", "fetched_s"),
+)
+
+
+class RoundState(NamedTuple):
+    """The state of the protocol, and its network.
+
+    Attributes:
+        clock: [1] of `CLOCK`.
+        tasks: [N] of `TASK`, the present round.
+        later: [N] of `TASK`, the next round, which overlapped workers begin before the fold.
+        machine: the cluster.
+        collective: the all-reduce on its network.
+        absences: state of the faults of workers.
+        buckets: bytes of each bucket of gradients, empty without buckets.
+        neighbours: other jobs on the network.
+    """
+
+    clock: Any
+    tasks: Any
+    later: Any
+    machine: Cluster
+    collective: AllReduce
+    absences: Absences
+    buckets: list[float]
+    neighbours: Neighbours | None
 
 
 @dataclass(frozen=True)
-class Averaging(Spec, TimingProtocol):
+class Averaging(Spec, InRounds):
     """Timing of model averaging.
 
     Attributes:
@@ -124,6 +142,7 @@ class Averaging(Spec, TimingProtocol):
         {"faults", "network", "compression", "notice", "checkpoints", "jobs", "epochs", "processes"}
     )
     way = "workers"
+    stages = BEFORE + AFTER
 
     every: int = setting(10, at_least=1, at_most=2**30)
     overlap: bool = setting(False)
@@ -174,121 +193,113 @@ class Averaging(Spec, TimingProtocol):
             UserError: a fault that does not concern workers, or a combination of settings that is
                 not simulated.
         """
-        _check(cluster, self)
-        network = network_of(cluster)
-        clock = np.zeros(1, CLOCK)
-        clock["fold_s"] = np.inf
+        if self.overlap and cluster.checkpoints:
+            raise UserError("checkpoints: not simulated with overlap; allowed: without")
+        if self.buckets and cluster.host.staging == "pageable":
+            raise UserError("buckets: not allowed with host.staging 'pageable'; allowed: 'pinned'")
+        plain = self.collective == "ring" and not (self.overlap or self.buckets or cluster.faults)
+        if cluster.jobs and not plain:
+            allowed = "a ring without overlap, buckets and faults"
+            raise UserError(f"jobs: not simulated with these settings; allowed: {allowed}")
+        network, clock = network_of(cluster), np.zeros(1, CLOCK)
+        clock["end_s"] = np.inf
         return RoundState(
             clock=clock,
-            tasks=np.zeros(workers, TASK),
-            later=np.zeros(workers, TASK),
+            tasks=new_tasks(workers),
+            later=new_tasks(workers),
             machine=cluster,
             collective=AllReduce(self.collective, build_wiring(cluster, workers), network.nearby),
             absences=new_absences(cluster, workers, self.name),
             buckets=list(self.buckets),
-            saving=new_saving(cluster.checkpoints),
             neighbours=new_neighbours(cluster, network, workers),
         )
 
-    def wake(self, state: RoundState) -> None:
-        """Let idle workers read at the present time."""
-        state.clock[0]["busy"] = len(state.tasks)
-
-    def advance(
-        self, state: RoundState, costs: Costs, limits: Limits, room: int, spans: bool
-    ) -> tuple[int, Timeline]:
-        """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`."""
-        clock, rounds, lost = state.clock[0], list[Any](), list[Any]()
-        restarts, rounds_lost, restarts_seen = list[Restarts](), 0, 0
-        start = int(clock["version"])
-        room = max(1, min(room, MOST_ROWS // len(state.tasks)))
-        reason = DONE
-        _schedule(state, costs)
-        while clock["version"] < limits.version:
-            if len(rounds) == room:
-                reason = FULL
-                break
-            if max(rounds_lost, len(restarts) - restarts_seen) >= LOST_ROUNDS and limits.is_endless:
-                reason = DYING
-                break
-            # Faults of this instant come before its reads, with which a worker may escape one.
-            is_struck = not clock["begun"] and _next_strike_s(state.absences) <= clock["now_s"]
-            if not (clock["begun"] or is_struck or self._begin(state, costs, limits, restarts)):
-                break
-            struck_s = _next_strike_s(state.absences)
-            # Overlapped reads happen between events: settle those before the next one.
-            if self.overlap and clock["begun"]:
-                self._go_on(state, costs, limits, struck_s)
-            # ``fold_s`` may also be the instant of a return, or the end of a pause (`_begin`).
-            if min(clock["fold_s"], struck_s) > limits.time_s:
-                clock["now_s"] = limits.time_s
-                break
-            if is_struck or struck_s < clock["fold_s"]:  # at one instant, the fold comes first
-                clock["now_s"] = max(clock["now_s"], struck_s)
-                struck = _strike(state, costs)
-                lost += struck
-                rounds_lost += bool(struck) and not clock["begun"]
-                continue
-            if clock["fold_s"] == np.inf:
-                reason = GONE
-                break
-            if not clock["begun"]:
-                clock["now_s"] = clock["fold_s"]
-                continue
-            # Too many folds at one instant mean that nothing costs time.
-            clock["standing"] = clock["standing"] + 1 if clock["fold_s"] == clock["now_s"] else 0
-            if clock["standing"] > limits.standing:
-                reason = STUCK
-                break
-            rounds.append(state.tasks.copy())
-            rounds_lost, restarts_seen = 0, len(restarts)
-            _fold(state)
-        losses = np.concatenate([np.zeros(0, LOST_TASK), *lost])
-        # With overlap the all-reduce runs beside computing, so workers have no spans of it.
-        stages = BEFORE if self.overlap else BEFORE + AFTER
-        timeline = round_timeline(start, rounds, losses, spans, stages, self.overlap)
-        return reason, replace(timeline, restarts=concat_restarts(restarts))
-
     def in_flight(self, state: RoundState) -> Contributions:
         """Contributions read and not yet folded, by first step."""
-        clock = state.clock[0]
-        return contributions_in_flight(
-            [
-                *([state.tasks] if clock["begun"] else []),
-                *([state.later] if clock["later_begun"] else []),
-            ]
-        )
+        tasks = np.concatenate([state.tasks, state.later])
+        return contributions_of(tasks[tasks["is_read"] == 1])
 
-    def _begin(
-        self, state: RoundState, costs: Costs, limits: Limits, restarts: list[Restarts]
-    ) -> bool:
+    def spans_of(self, record: Record) -> Spans:
+        """With overlap each all-reduce is a span of the server: its workers compute meanwhile."""
+        if not self.overlap or not record.ends_s:
+            return super().spans_of(record)
+        rows, sizes = np.concatenate(record.rows), [len(part) for part in record.rows]
+        # The last row of each round stands for the server, whose span follows those of workers.
+        behind = np.cumsum(sizes)
+        start_s = np.minimum.reduceat(rows["join_s"], behind[:-1])
+        rows["pushed_s"] = rows["fetched_s"] = 0.0
+        rows["pushed_s"][behind[1:] - 1], rows["fetched_s"][behind[1:] - 1] = start_s, record.ends_s
+        return spans_of(rows, (*BEFORE, Stage(REDUCE, "pushed_s", "fetched_s", True)), SPAN_KINDS)
+
+    def on_reads(self, state: RoundState, costs: Costs, limits: Limits, record: Record) -> bool:
+        """Begin a round with all present workers; with overlap let those go on that have joined."""
+        clock = state.clock[0]
+        if not clock["begun"] and not self._begin(state, costs, limits, record):
+            return False
+        # Overlapped reads happen between events: settle those before the next one.
+        if self.overlap and clock["begun"]:
+            self._go_on(state, costs, limits)
+        return True
+
+    def on_death(self, state: RoundState, costs: Costs, worker: int, record: Record) -> None:
+        """The others repeat the all-reduce from now on; with checkpoints the round is lost."""
+        clock, tasks = state.clock[0], state.tasks
+        if state.machine.checkpoints:
+            _stop(clock)
+            record.lose(tasks, slice(None))
+            # A death while no round has begun counts as a lost round, too.
+            record.barren += 1 - int(clock["begun"])
+            clock["end_s"] = -np.inf  # there is nothing to wait for
+            return
+        is_in_round = clock["begun"] and tasks["is_read"][worker]
+        record.lose(tasks, [worker])
+        # With overlap the worker may have two contributions: one on its way, one being computed.
+        record.lose(state.later, [worker])
+        tasks["join_s"][worker] = np.inf
+        if is_in_round and tasks["is_read"].any():
+            reduce(state, clock["now_s"])
+        elif is_in_round:
+            clock["end_s"] = -np.inf
+            # Who had gone on had a part in this round, too: nobody is left in the next one.
+            clock["dispatched"] -= clock["later_begun"]
+            clock["later_begun"] = 0
+
+    def on_fold(self, state: RoundState) -> None:
+        """Begin to write a checkpoint if one is due."""
+        clock, rules = state.clock[0], state.machine.checkpoints
+        if rules and clock["version"] - clock["saved_version"] >= rules.every_folds:
+            _write(clock, rules)
+
+    def _begin(self, state: RoundState, costs: Costs, limits: Limits, record: Record) -> bool:
         """Begin a round with all present workers; false if the limits allow none.
 
-        With no worker present, the next event is a return and not a fold. With checkpoints the
-        round waits for missing workers.
+        With no worker present, the next event is a return. With checkpoints the round waits for
+        missing workers, and for the end of a pause.
         """
-        clock = state.clock[0]
+        clock, absences, rules = state.clock[0], state.absences, state.machine.checkpoints
         if clock["later_begun"] and _take_over(state, costs):
             return True
         if clock["dispatched"] >= limits.dispatch or clock["now_s"] > limits.dispatch_s:
             clock["busy"] = 0
             return False
-        if state.machine.checkpoints and not _may_begin(state, restarts):
-            return True
-        ready = select_readers(state.absences, clock["now_s"], np.ones(len(state.tasks), np.bool_))
-        if state.machine.checkpoints and not ready.all():
+        if rules:
+            clock["end_s"] = _pause_end_s(clock, rules, absences)
+            if clock["end_s"] > clock["now_s"]:
+                return True
+            _finish_restart(clock, record)
+        ready = np.ones(len(state.tasks), np.bool_)
+        select_readers(absences, clock["now_s"], ready)
+        if rules and not ready.all():
             # A preempted worker has left just now: wait for it, and restart.
-            fail(state.saving)
-            clock["fold_s"] = state.absences.until_s.max()
-            return True
-        if not ready.any():
-            clock["fold_s"] = state.absences.until_s.min()
-            return True
-        self._hand_out(state, state.tasks)
-        clock["begun"] = 1
-        state.tasks["read_at_s"] = clock["now_s"]
-        _read(state, costs, state.tasks, ready)
-        plan(state, costs, state.tasks["compute_end_s"])
+            _stop(clock)
+            clock["end_s"] = absences.until_s.max()
+        elif not ready.any():
+            clock["end_s"] = absences.until_s.min()
+        else:
+            clock["begun"] = 1
+            self._hand_out(state, state.tasks)
+            _read(state, costs, state.tasks, ready, clock["now_s"])
+            plan(state, costs.parameter_bytes, state.tasks["compute_end_s"])
         return True
 
     def _hand_out(self, state: RoundState, tasks: Any) -> None:
@@ -298,21 +309,19 @@ class Averaging(Spec, TimingProtocol):
         # A round never crosses the end of an epoch.
         if length:
             steps = min(steps, length - (int(clock["step"]) - start) % length)
-        tasks["is_read"] = 0
-        tasks["first_step"] = clock["step"]
-        tasks["steps"] = steps
+        tasks["first_step"], tasks["steps"] = clock["step"], steps
         clock["step"] += steps
         clock["dispatched"] += 1
 
-    def _go_on(self, state: RoundState, costs: Costs, limits: Limits, struck_s: float) -> None:
+    def _go_on(self, state: RoundState, costs: Costs, limits: Limits) -> None:
         """Let workers that have joined the all-reduce read and begin the next round."""
-        clock, later = state.clock[0], state.later
+        clock, later, absences = state.clock[0], state.later, state.absences
         join_s = state.tasks["join_s"]
-        # A read at the instant of the fold is left to `_fold`: it reads the folded version.
-        due = (join_s <= limits.time_s) & (join_s < min(clock["fold_s"], struck_s))
-        if len(state.absences.leave_s):
+        # A read at the instant of the fold is left to `_take_over`: it reads the folded version.
+        due = (join_s <= limits.time_s) & (join_s < min(clock["end_s"], next_strike_s(absences)))
+        if len(absences.leave_s):
             # Preempted workers leave at their next read, which `_take_over` gives them.
-            due &= state.absences.leave_s == 0.0
+            due &= absences.leave_s == 0.0
         if not due.any():
             return
         if not clock["later_begun"]:
@@ -321,8 +330,7 @@ class Averaging(Spec, TimingProtocol):
             self._hand_out(state, later)
             clock["later_begun"] = 1
         due &= later["is_read"] == 0
-        later["read_at_s"][due] = join_s[due]
-        _read(state, costs, later, due)
+        _read(state, costs, later, due, join_s[due])
 
 
 MESSAGE_BYTES = 64.0
@@ -338,18 +346,6 @@ def count_messages(collective: str, workers: int, group: int) -> int:
     return 2 * math.ceil(math.log2(workers)) * workers
 
 
-def _check(cluster: Cluster, rules: Averaging) -> None:
-    """Reject combinations of settings that are not simulated."""
-    if rules.overlap and cluster.checkpoints:
-        raise UserError("checkpoints: not simulated with overlap; allowed: without")
-    if rules.buckets and cluster.host.staging == "pageable":
-        raise UserError("buckets: not allowed with host.staging 'pageable'; allowed: 'pinned'")
-    plain = rules.collective == "ring" and not (rules.overlap or rules.buckets or cluster.faults)
-    if cluster.jobs and not plain:
-        allowed = "a ring without overlap, buckets and faults"
-        raise UserError(f"jobs: not simulated with these settings; allowed: {allowed}")
-
-
 def _epoch(state: RoundState) -> tuple[int, int]:
     """First minibatch of the present epochs, and minibatches per epoch; 0 without epochs."""
     clock = state.clock[0]
@@ -358,124 +354,79 @@ def _epoch(state: RoundState) -> tuple[int, int]:
     return 0, math.ceil(state.machine.parallel.epoch_minibatches / len(state.tasks))
 
 
-def _may_begin(state: RoundState, restarts: list[Restarts]) -> bool:
-    """Whether no checkpoint or restart delays the round; a restart that ends now is recorded."""
-    clock, rules = state.clock[0], state.machine.checkpoints
-    assert rules is not None
-    now_s, step = float(clock["now_s"]), int(clock["step"])
-    clock["fold_s"] = pause_end_s(state.saving, rules, state.absences, step, now_s)
-    if clock["fold_s"] > now_s:
-        return False
-    if (restart := finish_restart(state.saving, now_s)) is not None:
-        # Minibatches of undone folds are handed out again.
-        restarts.append(restart[0])
-        clock["step"] = restart[1]
-    return True
-
-
-def _fold(state: RoundState) -> None:
-    """Complete a fold."""
-    clock = state.clock[0]
-    clock["now_s"] = clock["fold_s"]
-    clock["version"] += 1
-    on_fold(state.saving, state.machine.checkpoints, int(clock["version"]), float(clock["now_s"]))
-    clock["begun"] = 0
-    clock["fold_s"] = np.inf
-
-
 def _take_over(state: RoundState, costs: Costs) -> bool:
     """Make the next round, which has begun, the present one; false if it has no worker left."""
     clock, later = state.clock[0], state.later
     # Workers that had not joined before the fold read the new version now.
-    late = select_readers(state.absences, clock["now_s"], later["is_read"] == 0)
-    later["read_at_s"][late] = clock["now_s"]
-    _read(state, costs, later, late)
+    late = later["is_read"] == 0
+    select_readers(state.absences, clock["now_s"], late)
+    _read(state, costs, later, late, clock["now_s"])
     state.tasks[:] = later
-    clock["begun"], clock["later_begun"] = 1, 0
+    later["is_read"], clock["later_begun"] = 0, 0
     if not state.tasks["is_read"].any():
-        _give_up(clock)
+        clock["dispatched"] -= 1
         return False
+    clock["begun"] = 1
     # All-reduces do not overlap: this one starts now or later.
-    plan(state, costs, np.maximum(state.tasks["compute_end_s"], clock["now_s"]))
+    plan(state, costs.parameter_bytes, np.maximum(state.tasks["compute_end_s"], clock["now_s"]))
     return True
 
 
-def _give_up(clock: Any) -> None:
-    """Cancel the rounds that have begun: no worker is left in them."""
-    clock["dispatched"] -= clock["begun"] + clock["later_begun"]
-    clock["begun"] = clock["later_begun"] = 0
-
-
-def _schedule(state: RoundState, costs: Costs) -> None:
-    """Schedule the fault processes, at the first call."""
-    flag = state.absences.begun
-    if len(flag) and not flag[0]:
-        begin(state.absences, costs.faults, state.clock[0]["now_s"])
-
-
-def _next_strike_s(absences: Absences) -> float:
-    """Instant of the next fault, infinity if there is none."""
-    return next_strike_s(absences) if len(absences.begun) else math.inf
-
-
-def _strike(state: RoundState, costs: Costs) -> list[Any]:
-    """Execute a fault: returns lost tasks; the other workers repeat the all-reduce, or wait."""
-    clock, lost = state.clock[0], list[Any]()
-    worker = strike(state.absences, costs.faults, clock["now_s"])
-    if worker != NOBODY and state.machine.checkpoints:
-        return _stop(state)
-    # With overlap the worker may have two contributions: one on its way, one being computed.
-    for tasks, has_begun in ((state.tasks, clock["begun"]), (state.later, clock["later_begun"])):
-        if worker != NOBODY and has_begun and tasks["is_read"][worker]:
-            lost.append(np.array([(worker, tasks[worker].item())], LOST_TASK))
-            tasks["is_read"][worker] = 0
-            tasks["join_s"][worker] = np.inf
-    if not clock["begun"]:  # the next round, if it has begun, goes on when its last workers read
-        return lost
-    if lost and state.tasks["is_read"].any():
-        # The others repeat the all-reduce from now on, with the size of its first try.
-        reduce(state, state.absences.size_bytes[0], clock["now_s"])
-    elif lost:
-        _give_up(clock)
-    return lost
-
-
-def _stop(state: RoundState) -> list[Any]:
-    """Stop after a death with checkpoints: the present round is lost for all workers."""
-    clock, tasks = state.clock[0], state.tasks
-    lost = np.zeros(0, LOST_TASK)
-    if clock["begun"]:
-        members = np.flatnonzero(tasks["is_read"])
-        lost = np.zeros(len(members), LOST_TASK)
-        lost["worker"], lost["task"] = members, tasks[members]
-        _give_up(clock)
-    tasks["is_read"] = 0
-    fail(state.saving)
-    return [lost]
-
-
-def _read(state: RoundState, costs: Costs, tasks: Any, due: Any) -> None:
+def _read(state: RoundState, costs: Costs, tasks: Any, due: Any, at_s: Any) -> None:
     """Let the workers that are ``due`` [N] read the present version and begin to compute."""
-    parallel, workers = state.machine.parallel, len(tasks)
+    parallel, (start, length) = state.machine.parallel, _epoch(state)
+    read(tasks, due, state.clock[0]["version"], at_s)
+    begins_epoch = length and (int(tasks["first_step"][0]) - start) % length == 0
     # A single worker runs the serial program, without the slowdown of the parallel one.
-    tasks["read_version"][due] = state.clock[0]["version"]
-    tasks["is_read"][due] = 1
-    slowdown = parallel.slowdown if workers > 1 else 1.0
-    compute(costs, tasks, due, parallel.epoch_s, *_epoch(state), slowdown)
+    slowdown = parallel.slowdown if len(tasks) > 1 else 1.0
+    compute_all(costs, tasks, due, parallel.epoch_s if begins_epoch else 0.0, slowdown)
 
 
 @kernel
-def compute(
-    costs: Costs, tasks: Any, due: Any, epoch_s: float, start: int, epoch: int, slowdown: float
-) -> None:
-    """Compute the ends of the computations of the workers that are ``due``."""
+def compute_all(costs: Costs, tasks: Any, due: Any, epoch_s: float, slowdown: float) -> None:
+    """Compute the minibatches of the workers that are ``due``."""
     for worker in range(len(tasks)):
         if due[worker]:
-            task = tasks[worker]
-            time_s = task.read_at_s
-            if epoch > 0 and (task.first_step - start) % epoch == 0:
-                time_s += epoch_s
-            task.start_s = time_s
-            for step in range(task.first_step, task.first_step + task.steps):
-                time_s += computation_s(costs, worker, step) * slowdown
-            task.compute_end_s = time_s
+            tasks[worker].start_s = tasks[worker].read_at_s + epoch_s
+            compute(costs, tasks[worker], slowdown)
+
+
+def _pause_end_s(clock: Any, rules: Checkpoints, absences: Absences) -> float:
+    """Instant at which a round may begin, or at which to ask again; the present one if it may."""
+    now_s, back_s = float(clock["now_s"]), float(absences.until_s.max(initial=-np.inf))
+    while clock["pause_s"] <= now_s:
+        if clock["writing"]:  # the pause is over, so the checkpoint is complete
+            clock["writing"] = 0
+            clock["saved_version"], clock["saved_step"] = clock["version"], clock["step"]
+        if back_s > now_s:
+            return back_s
+        if clock["health"] == MISSED:  # all are present again: restart
+            clock["health"], clock["pause_s"] = RESTARTING, now_s + rules.restart_s
+        elif clock["health"] == RESTARTING:
+            return now_s  # with what is saved, whichever worker is going to leave
+        elif absences.leave_s.max(initial=0.0) > 0.0 and clock["version"] > clock["saved_version"]:
+            _write(clock, rules)
+        else:
+            return now_s
+    return float(clock["pause_s"])
+
+
+def _write(clock: Any, rules: Checkpoints) -> None:
+    """Begin to write a checkpoint of the newest version."""
+    clock["writing"], clock["pause_s"] = 1, clock["now_s"] + rules.write_s
+
+
+def _stop(clock: Any) -> None:
+    """Stop after a worker has left: a checkpoint that is being written is void."""
+    # Until 0 ends any pause, also that of a restart, which then starts over.
+    clock["writing"], clock["pause_s"], clock["health"] = 0, 0.0, MISSED
+
+
+def _finish_restart(clock: Any, record: Record) -> None:
+    """Record a restart that ends now; minibatches of undone folds are handed out again."""
+    if clock["health"] == RESTARTING:
+        version, saved = int(clock["version"]), int(clock["saved_version"])
+        record.restarts.append((float(clock["now_s"]), version, saved))
+        record.undone += 1
+        # Version numbers continue: the newest version now has the saved model.
+        clock["health"], clock["saved_version"], clock["step"] = WELL, version, clock["saved_step"]

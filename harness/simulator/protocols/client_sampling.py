@@ -28,7 +28,7 @@ from harness.base.errors import UserError
 from harness.base.settings import Spec, duration, setting
 from harness.simulator import laws
 from harness.simulator.cluster import Cluster
-from harness.simulator.costs import Costs, computation_s, own_links
+from harness.simulator.costs import Costs, own_links
 from harness.simulator.events import Heap, kernel, new_heap, push
 from harness.simulator.network import (
     Level,
@@ -40,46 +40,22 @@ from harness.simulator.network import (
     start,
     wire,
 )
-from harness.simulator.protocols.absences import (
-    Absences,
-    begin,
-    new_absences,
-    next_strike_s,
-    select_readers,
-    strike,
-)
-from harness.simulator.protocols.contract import (
-    CLOCK_FIELDS,
-    DONE,
-    DYING,
-    FULL,
-    GONE,
-    LOST_ROUNDS,
-    STUCK,
-    Limits,
-    TimingProtocol,
-)
+from harness.simulator.protocols.absences import Absences, new_absences, select_readers
+from harness.simulator.protocols.all_reduce import coding_s, network_of, wire_bytes
+from harness.simulator.protocols.contract import Limits
 from harness.simulator.protocols.rounds import (
-    LOST_TASK,
-    SERVED,
-    TASK,
-    coding_s,
-    contributions_in_flight,
-    network_of,
-    round_timeline,
-    wire_bytes,
+    AVERAGE,
+    ROUND_FIELDS,
+    InRounds,
+    Record,
+    compute,
+    new_tasks,
+    read,
 )
-from harness.simulator.timeline import Contributions, Timeline
+from harness.simulator.protocols.rows import Stage
 
-CLOCK = np.dtype(
-    [
-        *CLOCK_FIELDS,
-        *((name, np.int64) for name in ("standing", "begun", "drawn")),
-        *((name, np.float64) for name in ("round_s", "end_s")),
-    ]
-)
-"""Besides the contract's fields: events in a row at one instant, whether a round has begun, number
-of rounds drawn, and beginning and end of the present one."""
+CLOCK = np.dtype([*ROUND_FIELDS, ("drawn", np.int64), ("round_s", np.float64)])
+"""Besides the fields of all rounds: number of rounds drawn, and beginning of the present one."""
 
 
 class SamplingState(NamedTuple):
@@ -103,7 +79,7 @@ class SamplingState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ClientSampling(Spec, TimingProtocol):
+class ClientSampling(Spec, InRounds):
     """Timing of federated averaging.
 
     Attributes:
@@ -117,6 +93,12 @@ class ClientSampling(Spec, TimingProtocol):
     name = "client_sampling"
     can = frozenset({"faults", "network", "compression", "notice"})
     way = "network"
+    stages = (
+        Stage("fetch", "read_at_s", "start_s"),
+        Stage("compute", "start_s", "compute_end_s"),
+        Stage(AVERAGE, "compute_end_s", "join_s"),
+        Stage("push", "join_s", "pushed_s"),
+    )
 
     sampled: int = setting(100, at_least=1, at_most=10_000_000)
     needed: int = setting(0, at_least=0, at_most=10_000_000)
@@ -142,72 +124,23 @@ class ClientSampling(Spec, TimingProtocol):
         joined = replace(network, server=network.server or Level())
         return SamplingState(
             clock=np.zeros(1, CLOCK),
-            tasks=np.zeros(workers, TASK),
+            tasks=new_tasks(workers),
             steps=np.zeros(workers, np.int64),
             absences=new_absences(cluster, workers, self.name),
             machine=cluster,
             wiring=[wire(joined, workers, 1, own_links(cluster, workers))],
         )
 
-    def wake(self, state: SamplingState) -> None:
-        """Let idle clients be drawn, at the present time."""
-        state.clock[0]["busy"] = len(state.tasks)
-
-    def advance(
-        self, state: SamplingState, costs: Costs, limits: Limits, room: int, spans: bool
-    ) -> tuple[int, Timeline]:
-        """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`."""
-        clock, rounds, lost = state.clock[0], list[Any](), [np.zeros(0, LOST_TASK)]
-        start, reason, rounds_lost = int(clock["version"]), DONE, 0
-        room = max(1, min(room, MOST_ROWS // len(state.tasks)))
-        if len(state.absences.begun) and not state.absences.begun[0]:
-            begin(state.absences, costs.faults, clock["now_s"])
-        while clock["version"] < limits.version:
-            if len(rounds) == room:
-                reason = FULL
-                break
-            # Faults of this instant come before its reads, with which a client may escape one.
-            is_struck = not clock["begun"] and next_strike_s(state.absences) <= clock["now_s"]
-            if not (clock["begun"] or is_struck or self._draw(state, costs, limits)):
-                break
-            struck_s = next_strike_s(state.absences)
-            if min(clock["end_s"], struck_s) > limits.time_s:
-                clock["now_s"] = limits.time_s
-                break
-            if is_struck or struck_s < clock["end_s"]:
-                clock["now_s"] = max(clock["now_s"], struck_s)
-                lost.append(self._strike(state, costs))
-                continue
-            if clock["end_s"] == math.inf:
-                reason = GONE
-                break
-            clock["standing"] = clock["standing"] + 1 if clock["end_s"] == clock["now_s"] else 0
-            if clock["standing"] > limits.standing:
-                reason = STUCK
-                break
-            clock["now_s"] = clock["end_s"]
-            # Without a round, ``end_s`` was the return of the first client.
-            if clock["begun"]:
-                folded, given_up = self._fold(state)
-                rounds += folded
-                lost.append(given_up)
-                rounds_lost = 0 if folded else rounds_lost + 1
-                if rounds_lost == LOST_ROUNDS and limits.is_endless:
-                    reason = DYING
-                    break
-        return reason, round_timeline(start, rounds, np.concatenate(lost), spans, SERVED)
-
-    def in_flight(self, state: SamplingState) -> Contributions:
-        """Contributions of the present round."""
-        return contributions_in_flight([state.tasks] if state.clock[0]["begun"] else [])
-
-    def _draw(self, state: SamplingState, costs: Costs, limits: Limits) -> bool:
-        """Begin a round; false if the limits allow none. With no client present, wait for one."""
+    def on_reads(self, state: SamplingState, costs: Costs, limits: Limits, record: Record) -> bool:
+        """Draw clients for a round, if none has begun and any is present."""
         clock, tasks = state.clock[0], state.tasks
+        if clock["begun"]:
+            return True
         if clock["dispatched"] >= limits.dispatch or clock["now_s"] > limits.dispatch_s:
             clock["busy"] = 0
             return False
-        present = select_readers(state.absences, clock["now_s"], np.ones(len(tasks), np.bool_))
+        present = np.ones(len(tasks), np.bool_)
+        select_readers(state.absences, clock["now_s"], present)
         if not present.any():
             clock["end_s"] = state.absences.until_s.min()
             return True
@@ -220,26 +153,23 @@ class ClientSampling(Spec, TimingProtocol):
         clock["begun"], clock["round_s"] = 1, clock["now_s"]
         # In order of numbers: links serve messages of one instant in the order of the list.
         self._train(state, costs, np.sort(clients))
-        self._end(state, costs)
+        self._end_round(state, costs)
         return True
 
     def _train(self, state: SamplingState, costs: Costs, clients: Any) -> None:
         """Compute the instants at which drawn clients have the model, compute and answer."""
         clock, tasks = state.clock[0], state.tasks
-        tasks[:] = np.zeros((), TASK)
-        mine = tasks[clients]
-        mine["is_read"], mine["read_version"] = 1, clock["version"]
-        mine["read_at_s"], mine["steps"] = clock["now_s"], self.every
-        mine["first_step"] = state.steps[clients]
+        read(tasks, clients, clock["version"], clock["now_s"])
+        tasks["steps"][clients], tasks["first_step"][clients] = self.every, state.steps[clients]
         state.steps[clients] += self.every
         (wiring,), size = state.wiring, costs.parameter_bytes
         sizes = float(size), float(wire_bytes(state.machine, size))
         prepare_s = state.machine.parallel.average_s + coding_s(state.machine, size)[0]
-        traffic = new_traffic(wiring, 2 * len(clients))
-        travel(costs, traffic, new_heap(len(clients)), mine, clients, len(tasks), sizes, prepare_s)
+        traffic, mine = new_traffic(wiring, 2 * len(clients)), tasks[clients]
+        travel(costs, traffic, new_heap(len(clients)), mine, sizes, prepare_s)
         tasks[clients] = mine
 
-    def _end(self, state: SamplingState, costs: Costs) -> None:
+    def _end_round(self, state: SamplingState, costs: Costs) -> None:
         """Compute the end of the round, with the contributions that can still come."""
         clock, tasks = state.clock[0], state.tasks
         coming = np.flatnonzero(tasks["is_read"])
@@ -259,37 +189,12 @@ class ClientSampling(Spec, TimingProtocol):
             tasks["fetched_s"][client] = done_s
         clock["end_s"] = max(done_s, clock["now_s"])
 
-    def _strike(self, state: SamplingState, costs: Costs) -> Any:
-        """Execute a fault; returns the client's task if it has not arrived: [L] of `LOST_TASK`."""
-        clock, tasks = state.clock[0], state.tasks
-        client = strike(state.absences, costs.faults, clock["now_s"])
-        # A contribution that has arrived survives its client.
-        busy = client >= 0 and clock["begun"] and tasks["is_read"][client]
-        if not busy or tasks["pushed_s"][client] <= clock["now_s"]:
-            return np.zeros(0, LOST_TASK)
-        lost = np.array([(client, tasks[client].item())], LOST_TASK)
-        tasks["is_read"][client] = 0
-        self._end(state, costs)
-        return lost
-
-    def _fold(self, state: SamplingState) -> tuple[list[Any], Any]:
-        """End the round: returns its tasks if there was a fold, and the dropped contributions."""
-        clock, tasks = state.clock[0], state.tasks
-        late = np.flatnonzero((tasks["is_read"] == 1) & np.isinf(tasks["fetched_s"]))
-        given_up = np.zeros(len(late), LOST_TASK)
-        given_up["worker"], given_up["task"] = late, tasks[late]
-        tasks["is_read"][late] = 0
-        tasks["fetched_s"] = np.where(tasks["is_read"], clock["now_s"], 0.0)  # one fold of them all
-        clock["begun"], clock["end_s"] = 0, math.inf
-        if not tasks["is_read"].any():  # no fold: the limits must not count this round
-            clock["dispatched"] -= 1
-            return [], given_up
-        clock["version"] += 1
-        return [tasks.copy()], given_up
-
-
-MOST_ROWS = 1 << 18
-"""Largest number of contributions recorded at a time, which limits memory with many clients."""
+    def on_death(self, state: SamplingState, costs: Costs, worker: int, record: Record) -> None:
+        """Lose the client's contribution, unless that has arrived."""
+        clock, task = state.clock[0], state.tasks[worker]
+        if clock["begun"] and task["is_read"] and task["pushed_s"] > clock["now_s"]:
+            record.lose(state.tasks, [worker])
+            self._end_round(state, costs)
 
 
 @kernel
@@ -307,8 +212,6 @@ def travel(
     traffic: Traffic,
     heap: Heap,
     tasks: Any,
-    clients: Any,
-    server: int,
     sizes: Any,
     prepare_s: float,
 ) -> None:
@@ -318,45 +221,35 @@ def travel(
         costs: durations.
         traffic: an idle network for 2 K messages: K models, then K answers.
         heap: an empty heap for K events, the beginnings of messages.
-        tasks: [K] of `TASK`, with ``read_at_s``, ``first_step`` and ``steps``.
-        clients: [K] clients.
-        server: the server's endpoint.
+        tasks: [K] of `TASK`, with ``worker``, ``read_at_s``, ``first_step`` and ``steps``.
         sizes: bytes of a model and of an answer.
         prepare_s: seconds between a client's last minibatch and its answer.
     """
     # One run of the network for both directions: half-duplex links and a limited core carry both,
     # so an early client's answer delays a late client's model.
-    for place in range(len(clients)):
+    clients, server = len(tasks), traffic.wiring.workers
+    for place in range(clients):
         push(heap, tasks[place].read_at_s, 0, place)
     now_s, slot, departs = next_event(traffic, heap, -np.inf)
     while now_s < np.inf:
         arrival_s, arrives = now_s, departs
-        place = slot % len(clients)
+        place = slot % clients
         if departs:
             arrival_s = now_s + traffic.flows[slot].latency_s
         else:
-            source, target, size = server, clients[place], sizes[0]
-            if slot >= len(clients):
-                source, target, size = clients[place], server, sizes[1]
+            source, target, size = server, tasks[place].worker, sizes[0]
+            if slot >= clients:
+                source, target, size = tasks[place].worker, server, sizes[1]
             if traffic.wiring.fair:
                 start(traffic, slot, source, target, size, now_s)
             else:
                 _, _, arrival_s = reserve(traffic, slot, source, target, size, now_s)
                 arrives = True
-        if arrives and slot >= len(clients):
+        if arrives and slot >= clients:
             tasks[place].pushed_s = arrival_s
         elif arrives:
             tasks[place].start_s = arrival_s
-            compute(costs, tasks[place], clients[place], prepare_s)
-            push(heap, tasks[place].join_s, 0, len(clients) + place)
+            compute(costs, tasks[place], 1.0)
+            tasks[place].join_s = tasks[place].compute_end_s + prepare_s
+            push(heap, tasks[place].join_s, 0, clients + place)
         now_s, slot, departs = next_event(traffic, heap, now_s)
-
-
-@kernel
-def compute(costs: Costs, task: Any, client: int, prepare_s: float) -> None:
-    """Compute a client's minibatches from ``start_s`` on; sets their end and its answer's start."""
-    time_s = task.start_s
-    for step in range(task.first_step, task.first_step + task.steps):
-        time_s += computation_s(costs, client, step)
-    task.compute_end_s = time_s
-    task.join_s = time_s + prepare_s

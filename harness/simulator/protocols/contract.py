@@ -20,6 +20,7 @@ import numpy as np
 from harness.base.errors import name_error
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs, Way
+from harness.simulator.events import kernel
 from harness.simulator.timeline import Contributions, Timeline
 from harness.simulator.timeline_file import trace_events
 
@@ -33,6 +34,9 @@ number of workers that are not idle."""
 DONE, FULL, STUCK, GONE, ASKS, DYING = range(6)
 """Reasons for which `advance` returns: a limit is reached, the room is used up, time does not
 advance, no worker is left, the next event needs an answer, no round is ever folded."""
+
+GOES_ON = -1
+"""No reason to stop: the clock has moved to the next event."""
 
 LOST_ROUNDS = 1000
 """Rounds lost to failures in a row after which a segment ends: none will ever be folded.
@@ -62,6 +66,34 @@ class Limits(NamedTuple):
     def is_endless(self) -> bool:
         """Whether no instant ends the segment, so that it goes on until enough is folded."""
         return self.time_s == self.dispatch_s == math.inf
+
+
+@kernel
+def advance_clock(clock: Any, limits: Limits, time_s: float) -> int:
+    """Move the clock to the next event, or return a reason to stop.
+
+    Args:
+        clock: [1] of a record with `CLOCK_FIELDS` and ``standing``, the events in a row at one
+            instant; changed in place.
+        limits: of the segment.
+        time_s: instant of the next event, infinity if there is none. One that is overdue, e.g.
+            after a pause or by rounding, happens now.
+
+    Returns:
+        `GOES_ON`; `DONE` at the limit of time, where the clock then stands; `GONE` without an
+        event; `STUCK` after too many events at one instant, which mean that nothing costs time.
+    """
+    time_s = max(time_s, clock[0].now_s)
+    if time_s > limits.time_s:
+        clock[0].now_s = limits.time_s
+        return DONE
+    if time_s == np.inf:
+        return GONE
+    clock[0].standing = clock[0].standing + 1 if time_s == clock[0].now_s else 0
+    if clock[0].standing > limits.standing:
+        return STUCK
+    clock[0].now_s = time_s
+    return GOES_ON
 
 
 class Handing(NamedTuple):

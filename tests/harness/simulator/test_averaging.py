@@ -6,8 +6,8 @@ from harness.base.errors import UserError
 from harness.simulator import Jitter, Simulation, Workload
 from harness.simulator.cluster import Host, Parallel
 from harness.simulator.network import Level, Network
+from harness.simulator.protocols.all_reduce import MOST_BUCKETS, sizes
 from harness.simulator.protocols.averaging import Averaging
-from harness.simulator.protocols.rounds import MOST_BUCKETS, sizes
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
 LOGNORMAL = Jitter("lognormal", 0.3)

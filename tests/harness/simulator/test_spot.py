@@ -68,7 +68,7 @@ def test_the_mean_time_between_checkpoints_is_dalys(machine):
     built = machine(deaths, every_folds=8, write_s=1.0, restart_s=2.0)
     simulation = Simulation(built, Averaging(1), JOB, seed=4, spans=False)
     simulation.advance(seconds=30_000.0)
-    saved = simulation.state()["state.saving.saved.step"][0] / 8
+    saved = simulation.state()["state.clock.saved_step"][0] / 8
     mean_s = expected_s(9.0, 20.0, 3.0, 2.0)
     assert simulation.now_s / saved == pytest.approx(mean_s, rel=0.05)
 
