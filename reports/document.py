@@ -126,7 +126,7 @@ def _what_was_run(results: Results, runs: int) -> list[tuple[str, str]]:
     rows = [
         ("scale", results.scale),
         ("corpus", corpus_of(results)),
-        ("seeds", _format_seeds(results.seeds)),
+        ("seeds", _format_seeds(results)),
         ("device", str(facts.get("device", ""))),
         ("runs", str(runs)),
         ("time", wall_time(facts)),
@@ -144,11 +144,12 @@ def corpus_of(results: Results) -> str:
     return f"{results.corpus}, synthetic, another for each seed"
 
 
-def _format_seeds(seeds: Sequence[int]) -> str:
-    """The seeds; the first and the last of many that follow one another."""
-    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
-        return f"{seeds[0]} to {seeds[-1]}"
-    return ", ".join(map(str, seeds))
+def _format_seeds(results: Results) -> str:
+    """The seeds, first and last of many that follow one another, and how many of the planned."""
+    seeds, planned = list(results.seeds), results.provenance.get(provenance.PLANNED, 0)
+    follow = len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1))
+    text = f"{seeds[0]} to {seeds[-1]}" if follow else ", ".join(map(str, seeds))
+    return text + (f": {len(seeds)} of {planned}" if len(seeds) < planned else "")
 
 
 def _tell_failures(results: Results, runs: Sequence[Line]) -> str:

@@ -29,7 +29,9 @@ BAD = ("diverged", "failed")
 NAMES = {"git": "commit", "wall_s": "time"}
 
 TIMES = ("reused", "runs_s", "runs_processor_s")
-ELSEWHERE = ("reference", "differences", "settings", "corpora", ASKED, *TIMES)
+PLANNED = "planned_seeds"
+"""Entry of provenance: the number of seeds that the verdicts are planned to rest on."""
+ELSEWHERE = ("reference", "differences", "settings", "corpora", ASKED, PLANNED, *TIMES)
 """Entries of provenance that are not printed as a line of their own."""
 
 SOURCES = ("results.json", "reasons.toml", "runs.csv")

@@ -2,7 +2,7 @@
 
 Each seed has a corpus of its own at every size, which is made only if one of its runs is missing;
 finished runs are found without it. `publish_curve` puts a curve as far as it is run into the
-paper's published report, with its runs::
+paper's published report, with its runs; `publish_report` replaces a whole one::
 
     python -m reproductions paper1 --scale overnight --only scaling --budget 60 --out OUT
     python -m reproductions.curve_runs paper1 OUT
@@ -163,6 +163,37 @@ def publish_curve(scaling: Scaling, out: Path, there: Path) -> int:
     return len(runs)
 
 
+def publish_report(out: Path, there: Path) -> int:
+    """Put a whole report in the place of a published one, with the light runs that it cites.
+
+    Runs of curves that it took from the published one are kept. Its words, ``summary.toml`` and
+    ``reasons.toml``, are written by hand.
+
+    Args:
+        out: folder of the report and its runs.
+        there: the published report's folder.
+
+    Returns:
+        The number of archived runs.
+
+    Raises:
+        UserError: a report that cannot be read, or words that do not fit its verdicts.
+    """
+    results = read_results(out / "results.json")
+    cited = provenance.cited_runs(results)
+    with tempfile.TemporaryDirectory() as folder:
+        published = Store(folder)
+        read_published(there, published)
+        every = (*published.runs(), *Store(out / "runs").runs())
+        runs = {run.hash: run for run in every if run.hash in cited}
+        write_archive(there / ARCHIVE, runs.values())
+    drawn = (str(exhibit.draw["file"]) for exhibit in results.exhibits if "file" in exhibit.draw)
+    for name in ("results.json", provenance.RUNS_CSV, *drawn):
+        write_bytes(there / name, (out / name).read_bytes())
+    reports.build(there)
+    return len(runs)
+
+
 def find_curves(paper: Paper, scale: str, store: Store, folder: Path = PUBLISHED) -> list[Exhibit]:
     """The curves of a paper as far as they are run: from the store, else as published.
 
@@ -284,17 +315,20 @@ def _execute_seed(
 
 
 def main() -> int:
-    """Publish a curve; returns the exit code."""
-    p = Parser(prog="reproductions.curve_runs", description="Publish a curve over scale.")
-    p.add_argument("paper", help="a paper with a curve, e.g. paper1")
-    p.add_argument("out", type=Path, help="folder of its report, made with --only scaling")
+    """Publish a report, or a curve; returns the exit code."""
+    p = Parser(prog="reproductions.curve_runs", description="Publish a report, or a curve's.")
+    p.add_argument("paper", help="a paper, e.g. paper1")
+    p.add_argument("out", type=Path, help="folder of its report: whole, or of --only scaling")
     arguments = p.parse_args()
     papers = {name: entry for name, entry in entries("papers").items() if entry.ours}
     if arguments.paper not in papers:
         raise name_error("paper", arguments.paper, papers)
     paper: Paper = papers[arguments.paper].load()
-    for scaling in paper.curves:
-        folder = PUBLISHED / paper.id / scaling.scale
+    results = read_results(arguments.out / "results.json")
+    folder = PUBLISHED / paper.id / results.scale
+    if results.claims:
+        print(f"{folder}: {publish_report(arguments.out, folder)} runs")
+    for scaling in () if results.claims else paper.curves:
         print(f"{folder}: {publish_curve(scaling, arguments.out, folder)} runs of {scaling.id}")
     return EXIT_DONE
 

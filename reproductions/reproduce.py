@@ -21,7 +21,7 @@ from harness.judge.parts import LOOKS, correct_verdicts
 from harness.judge.results import Claim, Exhibit, Results, read_results
 from harness.store import Run, Store
 from harness.store.schema import TIMELINE
-from reports import PUBLISHED
+from reports import PUBLISHED, provenance
 from reproductions.curve_runs import describe_facts, find_curves
 from reproductions.paper import NO_CORPUS, Paper, Subject
 from reproductions.registered import REGISTRATION
@@ -89,6 +89,7 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
             for thing, printed, ours in paper.differences(subject)
         ],
         **({LOOKS: looks} if looks > 1 else {}),
+        provenance.PLANNED: paper.seeds[subject.scale],
         "corpora": _fingerprints(subject, request.seeds),
         ASKED: divergence_hashes(makers, runs),
     }

@@ -101,10 +101,11 @@ class Precondition:
 
 
 def side_of_zero(
-    label: str, difference: Interval, side: str, true: float | None = None
+    label: str, difference: Interval, side: str, true: float | None = None, measure: str = ""
 ) -> Quantity:
     """Quantity of a difference that is ``"below"`` or ``"above"`` zero according to the paper."""
-    return Quantity(label, f"{side} 0", difference, {"below": BELOW, "above": ABOVE}[side], true)
+    rule = {"below": BELOW, "above": ABOVE}[side]
+    return Quantity(label, f"{side} 0", difference, rule, true, measure)
 
 
 def claim_of(

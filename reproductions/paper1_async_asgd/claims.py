@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -173,9 +172,9 @@ def chunk_size(subject: Subject, runs: Runs) -> Judged:
         frames = np.stack([_frames("one_pass", test, runs[name]) for name in CHUNKS], axis=1)
         by_frames = rank_correlation_ci(CHUNK_HOURS, frames)
         label, of_frames = f"{test}, 25 h over 1 h", ratio_ci(frames[:, -1], frames[:, 0])
-        yield _side(f"{test}, order, characters", order, "above", "characters")
+        yield side_of_zero(f"{test}, order, characters", order, "above", measure="characters")
         yield Quantity(f"{label}, characters", paper, ratio, rule, paper, "characters")
-        yield _side(f"{test}, order, frames", by_frames, "above", "frames")
+        yield side_of_zero(f"{test}, order, frames", by_frames, "above", measure="frames")
         yield Quantity(f"{label}, frames", None, of_frames, rule, measure="frames")
 
 
@@ -306,7 +305,7 @@ def average_helps(subject: Subject, runs: Runs) -> Judged:
     for test, arm in product(subject.corpus.tests, FALLING):
         difference = _average_minus_iterate(test, runs[arm])
         label = f"{test}, {arm}, one pass, average − iterate, characters"
-        yield _side(label, 100.0 * difference, "below", "characters")
+        yield side_of_zero(label, 100.0 * difference, "below", measure="characters")
     for arm in THREE:
         moments = [_switch_epoch(run) / PRESETS[subject.scale].subset for run in runs[arm]]
         yield CONDITIONS.measure("switch-late", mean_ci(np.minimum(moments, 1.0)), arm)
@@ -374,7 +373,9 @@ def noise_harder(subject: Subject, runs: Runs) -> Judged:
         method = "multi_pass" if name == "multi_pass" else "one_pass"
         difference = 100.0 * _clean_minus_noise(method, runs[name])
         clean, noise = (100.0 * _frames(method, test, runs[name]) for test in ("clean", "noise"))
-        yield _side(f"{label}, clean − noise, characters", difference, "below", "characters")
+        yield side_of_zero(
+            f"{label}, clean − noise, characters", difference, "below", measure="characters"
+        )
         yield _direction(f"{label}, clean − noise, frames", clean, noise, "below", "frames")
 
 
@@ -385,11 +386,7 @@ def _clean_minus_noise(method: str, group: Sequence[Run]) -> Interval:
 
 
 def _direction(label: str, a: np.ndarray, b: np.ndarray, side: str, measure: str = "") -> Quantity:
-    return _side(label, paired_difference_ci(a, b), side, measure)
-
-
-def _side(label: str, difference: Interval, side: str, measure: str) -> Quantity:
-    return replace(side_of_zero(label, difference, side), measure=measure)
+    return side_of_zero(label, paired_difference_ci(a, b), side, measure=measure)
 
 
 def _percent(runs: Sequence[Run], name: str, epoch: float) -> np.ndarray:

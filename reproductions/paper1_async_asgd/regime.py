@@ -15,6 +15,7 @@ import numpy as np
 
 from harness.experiment.experiment import Experiment
 from harness.judge.results import Exhibit, Row
+from harness.judge.scaling import LEAST_SEEDS
 from harness.judge.statistics import ratio_ci
 from harness.judge.utterances import seed_rates
 from harness.speech.task import Frames
@@ -25,8 +26,6 @@ from reproductions.paper1_async_asgd.experiments import FOLDER, PRESETS, REPORTE
 from reproductions.run_metrics import errors_of_utterances, hashes, lengths_of_utterances
 
 TESTS = ("clean", "noise")
-LEAST_SEEDS = 3
-"""Of fewer seeds a cell's ratio has no interval."""
 
 
 def configs(subject: Subject, seed: int, size: SizePlan) -> Mapping[str, Experiment[Frames]]:

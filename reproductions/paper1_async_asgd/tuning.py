@@ -16,11 +16,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from harness.experiment.experiment import Experiment
-from harness.judge.builders import Maker, Runs, unless_missing
-from harness.judge.results import Exhibit, Row
+from harness.judge.builders import Runs, unless_missing
+from harness.judge.results import Row
 from harness.judge.statistics import mean_ci
 from harness.speech.task import Frames
 from harness.store import Run
+from reproductions.makers import Content, Exhibits
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper1_async_asgd.exhibits import (
     DEV_AVERAGE,
@@ -90,32 +91,27 @@ def tuning_configs(subject: Subject) -> dict[str, Experiment[Frames]]:
     return {name: config(*trial) for name, trial in trials(preset.chosen).items()}
 
 
-def tuning(subject: Subject, runs: Runs) -> Exhibit:
+TUNING = Exhibits()
+
+
+@TUNING.table(
+    "p1.tuning",
+    "Development frame error (%) of the deployed model, by first rate and other setting",
+    tuple(trials(AS_PRINTED)),
+    note=f"After one pass; of many passes at their end. One run each, on corpus and seed "
+    f"{DEVELOPMENT}, which no verdict uses. Rates are tried at the default of the other setting, "
+    "and that at the rate used. Of hand and search those trials count whose rate ends the pass at "
+    "no more than a quarter of its largest.",
+    smoke=False, searches=True,
+)  # fmt: skip
+def tuning(subject: Subject, runs: Runs) -> Content:
     """Development frame error of the deployed model where its method is judged, for all trials."""
-    tried = trials(PRESETS[subject.scale].chosen)
-    ends = {
-        name: mean_ci([_end(trial.method, run) for run in runs[name]])
-        for name, trial in tried.items()
-    }
-    rows = [
-        Row.from_interval(
-            LABELS[trial.method], name.partition(", ")[2], None, ends[name], hashes(runs[name])
-        )
-        for name, trial in tried.items()
-    ]
-    left_out = [name for name in tried if not _counts(tried[name].method, runs[name])]
-    return Exhibit(
-        "p1.tuning",
-        "table",
-        "Development frame error (%) of the deployed model, by first rate and other setting",
-        tuple(rows),
-        paper_label="Beyond the paper",
-        note=f"After one pass; of many passes at their end. One run each, on corpus and seed "
-        f"{DEVELOPMENT}, which no verdict uses. Rates are tried at the default of the other "
-        "setting, and that at the rate used. Of hand and search those trials count whose rate ends "
-        "the pass at no more than a quarter of its largest. "
-        + f"Those that do not: {', '.join(left_out) or 'none'}.",
-    )
+    left_out = list[str]()
+    for name, (method, _) in trials(PRESETS[subject.scale].chosen).items():
+        end, label = mean_ci([_end(method, run) for run in runs[name]]), name.partition(", ")[2]
+        yield Row.from_interval(LABELS[method], label, None, end, hashes(runs[name]))
+        left_out += [] if _counts(method, runs[name]) else [name]
+    yield f"Those that do not: {', '.join(left_out) or 'none'}."
 
 
 def _counts(method: str, runs: Sequence[Run]) -> bool:
@@ -129,6 +125,3 @@ def _end(method: str, run: Run) -> float:
     if method == "multi_pass":
         return 100.0 * float(run.curve(DEV_ITERATE)[1][-1])
     return 100.0 * value_at_epoch(run, DEV_AVERAGE, 1.0)
-
-
-TUNING = (Maker("p1.tuning", tuple(trials(AS_PRINTED)), tuning, smoke=False, searches=True),)

@@ -28,15 +28,15 @@ from harness.judge.statistics import (
 from reproductions.machines import judge_machines
 from reproductions.makers import Claims, Judged
 from reproductions.paper import Subject
-from reproductions.paper3_async_mmi.exhibits import SECONDS, STEP, SWEEP, SWEPT, UPDATES
+from reproductions.paper3_async_mmi.exhibits import LABELS, SECONDS, STEP, SWEEP, SWEPT, UPDATES
 from reproductions.paper3_async_mmi.experiments import (
     PRESETS,
+    REPLICAS,
     REPORTED,
     SMALL,
     SWEEPS,
     fetch_name,
     fetch_s,
-    replicas,
 )
 from reproductions.paper3_async_mmi.quantities import (
     COSTS_NOTHING,
@@ -44,7 +44,6 @@ from reproductions.paper3_async_mmi.quantities import (
     Bounds,
     Sweep,
     error_ratio,
-    first_test,
     gain_left,
     has_forced_start,
     has_transferred_start,
@@ -118,7 +117,7 @@ def mmi_gain(subject: Subject, runs: Runs) -> Judged:
 )  # fmt: skip
 def opposing(subject: Subject, runs: Runs) -> Judged:
     """While MMI training runs, word error falls and frame error rises."""
-    name = f"{first_test(subject)}_frame_error/iterate"
+    name = f"{subject.corpus.tests[0]}_frame_error/iterate"
     frames = mean_ci(100.0 * (last(runs["ten"], name) - last(runs["ce"], name)))
     words = error_ratio(subject, runs["ten"], runs["ce"]) - 1
     yield Quantity("frame error (%), MMI − CE", "above 0", frames, ABOVE)
@@ -160,7 +159,7 @@ def shuffle_order(subject: Subject, runs: Runs) -> Judged:
                error_ratio(subject, runs["on the fly"], runs["ce"])),
     )  # fmt: skip
     none, on_the_fly, full = (
-        last(runs[name], first_test(subject) + metric) for name in ("none", "on the fly", "ce")
+        last(runs[name], subject.corpus.tests[0] + metric) for name in ("none", "on the fly", "ce")
     )
     frames = ratio_ci(none, on_the_fly) - 1, ratio_ci(on_the_fly, full)
     for part in words:
@@ -266,7 +265,7 @@ def async_rate(subject: Subject, runs: Runs) -> Judged:
     difference = bounded_difference_ci((alone[0], alone[1]), (fifty[0], fifty[1]))
     printed = float(np.log2(PAPER["rate_one"] / PAPER["rate_many"]))
     yield Quantity("", printed, difference, ABOVE, printed, is_log2=True)
-    rates = "; ".join(f"{replicas(n)}: {_format_bounds(stable[n])}" for n in stable)
+    rates = "; ".join(f"{LABELS[REPLICAS[n]]}: {_format_bounds(stable[n])}" for n in stable)
     yield f"Seed by seed, {rates}."
 
 

@@ -38,7 +38,6 @@ from reproductions.paper3_async_mmi.quantities import (
     CRITERION,
     FRAME_ERROR,
     WORD_ERROR,
-    first_test,
     gain,
     gain_left,
     shape_told,
@@ -225,7 +224,7 @@ def error_note(subject: Subject) -> str:
     """Note on how words are decoded and counted."""
     return (
         "words decoded with a trigram; acoustic scale and insertion penalty of each model from "
-        f"held-out speech; {len(subject.corpus.split(first_test(subject))):,} test utterances"
+        f"held-out speech; {len(subject.corpus.split(subject.corpus.tests[0])):,} test utterances"
         + (f" ({SMALL})." if subject.corpus.name == SMALL else ".")
     )
 

@@ -139,11 +139,6 @@ PRESETS = {
 }  # fmt: skip
 
 
-def replicas(n: int) -> str:
-    """Label of ``n`` replicas."""
-    return f"{n} replica{'s' * (n > 1)}"
-
-
 MOST_STATES = 10_000
 """States of the words' loop up to which sums over all of it are cheaper than wide searches."""
 

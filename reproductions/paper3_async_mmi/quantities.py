@@ -157,14 +157,9 @@ LATE = 0.25
 """The share of a run's readings, its last ones, in which one on a plateau gains next to nothing."""
 
 
-def first_test(subject: Subject) -> str:
-    """The test set that claims are judged on."""
-    return subject.corpus.tests[0]
-
-
 def test_errors(subject: Subject, runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
     """Word errors of last models on the test sets, and words said, [S, U] each."""
-    test = first_test(subject)
+    test = subject.corpus.tests[0]
     errors = errors_of_utterances(runs, lambda r: f"{test}/iterate/{r.config['passes']}")
     return errors, lengths_of_utterances(runs, test)
 

@@ -19,6 +19,7 @@ from reproductions.curve_runs import (
     find_curves,
     find_finished,
     publish_curve,
+    publish_report,
     read_published,
     reproduce_curve,
 )
@@ -203,6 +204,18 @@ def test_curve_is_published_with_its_runs_and_replaced_when_it_has_grown(scaling
         assert second.curve == results.exhibits[0].curve
         lines = (there / "runs.csv").read_text().splitlines()
         assert sum(line.startswith("p9.scaling 1,") for line in lines) == 19  # and the usual values
+    kept = Store(tmp_path / "kept")
+    read_published(there, kept)
+    assert len(kept.runs()) == 18
+    assert (there / "report.pdf").exists()
+
+
+def test_a_whole_report_takes_the_published_ones_place_with_the_runs_it_cites(out, tmp_path):
+    there = tmp_path / "published"
+    there.mkdir()
+    write_archive(there / ARCHIVE, Store(out / "runs").runs()[:3])
+    assert publish_report(out, there) == 18
+    assert read_results(there / "results.json") == read_results(out / "results.json")
     kept = Store(tmp_path / "kept")
     read_published(there, kept)
     assert len(kept.runs()) == 18
