@@ -62,8 +62,6 @@ SHUFFLED = {"none": "none", "on the fly": "on the fly", "full": "ce"}
 THREE = tuple(LABELS)
 SWEEP = tuple(fetch_name("last", i) for i in range(INTERVALS + 1))
 SWEPT = tuple(fetch_name(sweep, i) for sweep in SWEEPS for i in range(INTERVALS + 1))
-PAPER = REPORTED["paper"]
-TIME = "simulated time (h)"
 EXHIBITS = Exhibits()
 
 
@@ -157,8 +155,8 @@ def _declare_courses(
 
         @EXHIBITS.figure(
             f"p3.fig{number}{part}", f"{subject} on held-out speech{title}", settings,
-            (TIME, axes[change]), f"Figure {number}", upper.format(number) + note, draw,
-            divergence=divergence,
+            ("simulated time (h)", axes[change]), f"Figure {number}", upper.format(number) + note,
+            draw, divergence=divergence,
         )  # fmt: skip
         def course(subject: Subject, runs: Runs, metric: str = metric) -> Content:
             """Held-out speech against simulated time, or its change from the start."""
@@ -370,7 +368,7 @@ def allowed(subject: Subject, runs: Runs) -> Content:
     run = runs["machines"][0]
 
     def label(machine: Mapping[str, float]) -> str:
-        if machine[KEPT] >= 0.9 * PAPER["kept"]:
+        if machine[KEPT] >= 0.9 * REPORTED["paper"]["kept"]:
             return "15% of frames kept"
         return "fewer kept, 200 to 900 updates" if 200 <= machine[UPDATES] <= 900 else ""
 
