@@ -234,6 +234,12 @@ def new_queue(capacity: int) -> Queue:
     return Queue(from_a_line(capacity, WAITING), np.zeros(2, np.int64))
 
 
+def waiting(queue: Queue) -> Any:
+    """[U] workers or slots of the events, in order."""
+    start, count = queue.counts.tolist()
+    return queue.events["who"][np.arange(start, start + count) % len(queue.events)]
+
+
 @kernel
 def head_s(queue: Queue) -> float:
     """The time of the first event, infinity if there is none."""

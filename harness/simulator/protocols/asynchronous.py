@@ -10,6 +10,8 @@ stages between them, `failures` the faults, and `state` the state.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from harness.simulator.costs import Costs, computation_s, folding_s
@@ -17,10 +19,11 @@ from harness.simulator.events import WAIT, WHO, enter, head_s, kernel, scratch
 from harness.simulator.events import take as take_first
 from harness.simulator.links import load_of, next_departure_s, staging_s
 from harness.simulator.protocols import shards
-from harness.simulator.protocols.contract import DONE, FULL, GONE, STUCK, Limits
+from harness.simulator.protocols.contract import ASKS, DONE, FULL, GONE, STUCK, Limits
 from harness.simulator.protocols.failures import begin, come_back, go, save, strike
 from harness.simulator.protocols.record import Record, write_row
 from harness.simulator.protocols.state import (
+    ABOUT_TO_READ,
     AWAY,
     COMPUTED,
     ENGAGED,
@@ -41,6 +44,7 @@ from harness.simulator.protocols.state import (
     leave_least,
     plan,
     schedule_read,
+    wake,
 )
 from harness.simulator.protocols.transfers import (
     compute,
@@ -66,7 +70,11 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
         link_s = next_departure_s(state.links, clock.now_s)
         fold_s, event_s = head_s(state.folds), events[1].time_s
         # Drained: nothing is in flight, and no worker may begin a contribution in this segment.
-        if clock.busy == 0 and (clock.parked > 0 or limits.dispatch_s < clock.now_s):
+        # A worker that a rule keeps waiting is parked, too, though the limits allow it to read.
+        waits = rules.asks and may_begin(state, limits)
+        if clock.busy == 0 and (
+            limits.dispatch_s < clock.now_s or (clock.parked > 0 and not waits)
+        ):
             return DONE
         time_s = min(link_s, fold_s, event_s)
         # Reads come last at their instant, so a worker reads all folds of that instant.
@@ -83,12 +91,16 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
         if clock.standing > limits.standing:
             return STUCK
         clock.now_s = time_s
+        if reads and rules.asks:
+            return ASKS
         if reads:
             read(state, costs, rules, limits, take_first(state.readers)[1])
         elif link_s <= min(fold_s, event_s):
             on_departure(state, costs, rules)
         elif fold_s <= event_s:
             fold(state, costs, rules, record, take_first(state.folds)[1])
+            if rules.asks and may_begin(state, limits):
+                wake(state)  # the fold may change the answer for those that wait
         else:
             happen(state, costs, rules, limits, record, events[1].key)
     return DONE
@@ -117,11 +129,33 @@ def happen(
         strike(state, costs, rules, limits, record, process, worker)
     elif kind == RETURNED:
         come_back(state, rules, number)
+    elif rules.asks:
+        schedule_read(state, number)
     else:
         read(state, costs, rules, limits, number)
     # Mostly the event has scheduled its leaf's next one, which has another key.
     if state.events[(len(state.events) >> 1) + leaf].key == key:
         scratch(state.events, leaf)
+
+
+@kernel
+def may_begin(state: State, limits: Limits) -> bool:
+    """Whether the limits allow another contribution to begin now."""
+    clock = state.clock[0]
+    allowed = clock.version + clock.under_way < limits.dispatch
+    return allowed and clock.now_s <= limits.dispatch_s
+
+
+@kernel
+def answer(state: State, costs: Costs, rules: Rules, limits: Limits, workers: Any) -> None:
+    """Let these workers read at this instant, in this order; all others that ask wait."""
+    state.readers.counts[WAIT] = 0
+    for number in range(len(state.workers)):
+        if state.workers[number].status == ABOUT_TO_READ:
+            become(state, number, PARKED)
+    for place in range(len(workers)):
+        become(state, workers[place], ABOUT_TO_READ)
+        read(state, costs, rules, limits, workers[place])
 
 
 @kernel
@@ -136,7 +170,7 @@ def read(state: State, costs: Costs, rules: Rules, limits: Limits, number: int) 
         # Of all that wait for the server, the one that asked first reads first.
         plan(state, len(state.slots) + number, clock.server_up_s, READ)
         return
-    if clock.version + clock.under_way >= limits.dispatch or clock.now_s > limits.dispatch_s:
+    if not may_begin(state, limits):
         become(state, number, PARKED)
         return
     # Contributions in flight count as folds, or a deep pipeline would pass the bound.

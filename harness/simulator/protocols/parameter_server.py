@@ -137,10 +137,6 @@ class ParameterServer(Spec, TimingProtocol):
         own_links = cluster.link.sharing == "none" and not is_networked(cluster)
         if own_links and not cluster.faults and self.rules == PLAIN:
             return plain_server.start(workers)
-        if server_state.leaves(cluster, workers, self.depth) > server_state.MOST_LEAVES:
-            most = server_state.MOST_LEAVES // server_state.leaves(cluster, 1, self.depth)
-            allowed = f"at most {most} with these faults and depth"
-            raise UserError(f"workers: {workers} is not allowed; allowed: {allowed}")
         return server_state.initial_state(cluster, workers, self.rules)
 
     def wake(self, state: _State) -> None:
@@ -153,23 +149,10 @@ class ParameterServer(Spec, TimingProtocol):
     def advance(
         self, state: _State, costs: Costs, limits: Limits, room: int, spans: bool
     ) -> tuple[int, Timeline]:
-        """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`.
-
-        Raises:
-            UserError: more events than sequence numbers.
-        """
+        """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`."""
         if isinstance(state, PlainState):
             return plain_server.advance(state, costs, limits, room, spans)
-        start = int(state.clock[0]["version"])
-        # A fold records one piece per shard, which must fit the memory.
-        room = min(room, max(1, MOST_PIECES // self.shards)) if self.shards > 1 else room
-        count, losses = len(state.slots), len(state.occurrences) > 0
-        rows = record.space(room, count, len(state.shards.queues), spans, losses)
-        reason = asynchronous.run(state, costs, self.rules, limits, rows, room)
-        # Half of the range, since the test comes after the events of a call.
-        if int(state.clock[0]["sequence"]) > server_state.MOST_EVENTS // 2:
-            raise UserError("simulation: too long; use fewer folds")
-        return reason, record.timeline(rows, start, self.push_every, count)
+        return advance(state, costs, self.rules, limits, room, spans)
 
     def in_flight(self, state: _State) -> Contributions:
         """Contributions read and not yet folded, by first step."""
@@ -193,3 +176,23 @@ class ParameterServer(Spec, TimingProtocol):
 
 PLAIN = ParameterServer().rules
 MOST_PIECES = 1 << 20
+
+
+def advance(
+    state: server_state.State, costs: Costs, rules: Rules, limits: Limits, room: int, spans: bool
+) -> tuple[int, Timeline]:
+    """`TimingProtocol.advance` with these rules.
+
+    Raises:
+        UserError: more events than sequence numbers.
+    """
+    start = int(state.clock[0]["version"])
+    # A fold records one piece per shard, which must fit the memory.
+    room = min(room, max(1, MOST_PIECES // rules.shards)) if rules.shards > 1 else room
+    count, losses = len(state.slots), len(state.occurrences) > 0
+    rows = record.space(room, count, len(state.shards.queues), spans, losses)
+    reason = asynchronous.run(state, costs, rules, limits, rows, room)
+    # Half of the range, since the test comes after the events of a call.
+    if int(state.clock[0]["sequence"]) > server_state.MOST_EVENTS // 2:
+        raise UserError("simulation: too long; use fewer folds")
+    return reason, record.timeline(rows, start, rules.push_every, count)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from harness.base.errors import UserError
 from harness.simulator.cluster import Cluster
 from harness.simulator.events import (
     WHO,
@@ -96,6 +97,7 @@ class Rules(NamedTuple):
         queue: places at the server.
         depth: contributions that a worker may have in flight.
         shards: parts of the model with a queue of their own.
+        asks: whether `run` returns before reads, so that a rule of Python allows them (`answer`).
     """
 
     push_every: int
@@ -104,6 +106,7 @@ class Rules(NamedTuple):
     queue: int
     depth: int
     shards: int
+    asks: bool = False
 
 
 class State(NamedTuple):
@@ -143,7 +146,15 @@ def leaves(cluster: Cluster, workers: int, depth: int) -> int:
 
 
 def initial_state(cluster: Cluster, workers: int, rules: Rules) -> State:
-    """All workers idle at time 0, version 0."""
+    """All workers idle at time 0, version 0.
+
+    Raises:
+        UserError: more workers than the tournament has leaves for.
+    """
+    if leaves(cluster, workers, rules.depth) > MOST_LEAVES:
+        allowed = f"at most {MOST_LEAVES // leaves(cluster, 1, rules.depth)}"
+        allowed += " with these faults and depth"
+        raise UserError(f"workers: {workers} is not allowed; allowed: {allowed}")
     count = workers * rules.depth
     timed = sum(fault.kind != "message" for fault in cluster.faults)
     slots, people = from_a_line(count, SLOT), from_a_line(workers, WORKER)
@@ -165,6 +176,15 @@ def initial_state(cluster: Cluster, workers: int, rules: Rules) -> State:
         occurrences=np.zeros((timed, workers if timed else 0), np.int64),
         shards=new_shards(rules.shards, workers, count),
     )
+
+
+def returns_s(state: State) -> Any:
+    """[N] instants at which absent workers return, infinity for those present or gone for good."""
+    returns_s = np.full(len(state.workers), np.inf)
+    # Without faults the tournament has leaves for slots only, and nobody is absent.
+    away = np.flatnonzero(state.workers["status"] == AWAY)
+    returns_s[away] = state.events["time_s"][len(state.events) // 2 + len(state.slots) + away]
+    return returns_s
 
 
 def rows_under_way(

@@ -6,7 +6,7 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.base.files import cluster_file
-from harness.simulator import Jitter, ParameterServer, Simulation, load_cluster
+from harness.simulator import Fault, Jitter, ParameterServer, Simulation, load_cluster
 from harness.simulator.protocols.gated import GatedServer
 from harness.simulator.timeline import concat
 from tests.harness.simulator.conftest import UNIT_JOB, make_cluster
@@ -43,20 +43,30 @@ CLUSTERS = {
     "own links": make_cluster(copy_s=0.1, fold_s=0.2, latency_s=0.05, jitter=JITTER),
     "fair link": make_cluster(copy_s=0.1, fold_s=0.2, jitter=JITTER, sharing="fair"),
     "network": load_cluster(cluster_file("wide-area-10")),
+    "faults": make_cluster(
+        **{"copy_s": 0.1, "fold_s": 0.2, "jitter": JITTER, "sharing": "fair"},
+        faults=(
+            Fault("message", probability=0.2, retry_s=0.5),
+            Fault("death", mean_s=20.0, down_s=3.0),
+            Fault("preemption", workers=(0, 1), mean_s=15.0, down_s=2.0),
+        ),
+    ),
 }
 
 
-@pytest.mark.parametrize("name", CLUSTERS)
-@pytest.mark.parametrize(
-    ("own", "ours"), [(Always(), ParameterServer()), (Bounded(1), ParameterServer(bound=1))]
-)
+# Not a bound with faults: ours does not wait for absent workers, of which the rule does not know.
+PAIRS = [(name, Always(), ParameterServer()) for name in CLUSTERS]
+PAIRS += [(name, Bounded(1), ParameterServer(bound=1)) for name in CLUSTERS if name != "faults"]
+
+
+@pytest.mark.parametrize(("name", "own", "ours"), PAIRS)
 def test_a_rule_that_a_protocol_of_ours_has_gives_its_times_to_the_bit(name, own, ours):
     cluster = CLUSTERS[name]
     work = cluster.workload or UNIT_JOB
     made = [Simulation(cluster, each, work, 4, seed=3) for each in (own, ours)]
     found, known = (each.advance(folds=120) for each in made)
     assert found.folds.time_s.tobytes() == known.folds.time_s.tobytes()
-    if own == Always():  # workers that are let go at one instant read by their numbers
+    if own == Always():  # workers that a bound holds at one instant read in another order
         assert found.sha256() == known.sha256()
 
 
@@ -84,3 +94,15 @@ def test_a_rule_that_lets_no_worker_read_is_refused_at_that_version():
     told = "protocol Closed: no worker may read at version 4, and none is under way; allowed: "
     with pytest.raises(UserError, match=told):
         Simulation(make_cluster(2), Closed(), UNIT_JOB).advance(folds=9)
+
+
+def test_a_turn_waits_for_the_return_of_its_worker_and_ends_with_one_that_never_returns():
+    death = Fault("death", workers=(1,), at_s=(4.0,), down_s=6.0)
+    cluster = make_cluster(copy_s=0.5, fold_s=0.25, faults=(death,))
+    timeline = Simulation(cluster, Alone(), UNIT_JOB, 3).advance(folds=3)
+    # Its first try is lost at 4 s, and its second begins as it returns at 10 s.
+    assert timeline.folds.time_s.tolist() == [2.25, 12.25, 14.5]
+    assert timeline.lost().worker.tolist() == [1]
+    gone = make_cluster(copy_s=0.5, faults=(Fault("death", workers=(1,), at_s=(3.0,)),))
+    with pytest.raises(UserError, match="no worker may read at version 1, and none is under way"):
+        Simulation(gone, Alone(), UNIT_JOB, 3).advance(folds=3)
