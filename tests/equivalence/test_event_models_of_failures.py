@@ -274,7 +274,10 @@ def random_rules(draw):
     every, depth = draw.choice([1, 1, 3]), draw.choice([1, 1, 2, 3])
     bound = draw.choice([None, None, 0, 1, 3])
     queue = draw.choice([None, 1, 3]) if bound is None else None
-    return ParameterServer(every, every * draw.choice([1, 1, 2]), bound, queue, depth)
+    fetch = every * draw.choice([1, 1, 2])
+    return ParameterServer(
+        push_every=every, fetch_every=fetch, bound=bound, queue=queue, depth=depth
+    )
 
 
 KNOWN = [870, 1290]

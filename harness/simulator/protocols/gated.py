@@ -11,33 +11,31 @@ fold.
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from harness.base.errors import UserError
-from harness.base.settings import Spec
-from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs
 from harness.simulator.events import waiting
-from harness.simulator.protocols import asynchronous, parameter_server
+from harness.simulator.protocols import asynchronous
 from harness.simulator.protocols import state as server_state
-from harness.simulator.protocols.contract import ASKS, FULL, Handing, Limits, TimingProtocol
+from harness.simulator.protocols.contract import ASKS, FULL, Limits
 from harness.simulator.protocols.parameter_server import ParameterServer
-from harness.simulator.timeline import Contributions, Timeline
-
-SERVER = ParameterServer()
-"""The protocol that has everything but the rule."""
-
-RULES = SERVER.rules._replace(asks=True)
+from harness.simulator.protocols.state import Rules
+from harness.simulator.timeline import Timeline
 
 MOST_FOLDS = 64
 """Folds that a call of the kernel may record: mostly the rule is asked before."""
 
 
-class GatedServer(Spec, TimingProtocol):
+@dataclass(frozen=True)
+class GatedServer(ParameterServer):
     """Base of protocols of one server with a rule that says when a worker may read.
 
-    A subclass is a frozen dataclass that has `may_read`; its fields are the protocol's settings.
+    A subclass is a frozen dataclass that has `may_read`; its fields are settings beside those of a
+    parameter server.
     """
 
     can = frozenset({"faults", "network"})
@@ -49,44 +47,36 @@ class GatedServer(Spec, TimingProtocol):
 
     @abstractmethod
     def may_read(self, worker: int, folded: np.ndarray, under_way: np.ndarray) -> bool:
-        """Whether a worker that has nothing under way may read the model now.
+        """Whether a worker that can begin a contribution may read the model now.
 
         Args:
             worker: its number.
             folded: [W] contributions of each worker that are folded; one that returns after an
                 absence has as many as the slowest at least.
-            under_way: [W] 1 for each worker with a contribution under way, else 0.
+            under_way: [W] contributions of each worker that are under way.
         """
 
-    def handing(self, workers: int) -> Handing:
-        """One counter hands out minibatches in the order of reads."""
-        return SERVER.handing(workers)
-
-    def start(self, cluster: Cluster, workers: int) -> server_state.State:
-        """All workers idle at time 0, version 0."""
-        return server_state.initial_state(cluster, workers, RULES)
-
-    def wake(self, state: server_state.State) -> None:
-        """Let idle workers ask to read at the present time."""
-        server_state.wake(state)
+    @property
+    def rules(self) -> Rules:
+        """The settings as arguments of a kernel, which asks before reads."""
+        return super().rules._replace(asks=True)
 
     def advance(
-        self, state: server_state.State, costs: Costs, limits: Limits, room: int, spans: bool
+        self, state: Any, costs: Costs, limits: Limits, room: int, spans: bool
     ) -> tuple[int, Timeline]:
         """Run until the rule is asked, and answer; see `TimingProtocol`.
 
         Raises:
             UserError: the rule lets no worker read, and nothing can change that.
         """
-        room = min(room, MOST_FOLDS)
-        reason, timeline = parameter_server.advance(state, costs, RULES, limits, room, spans)
+        reason, timeline = super().advance(state, costs, limits, min(room, MOST_FOLDS), spans)
         if reason != ASKS:
             return reason, timeline
         workers, clock = waiting(state.readers), state.clock[0]
         # Beyond the limits no worker reads, whatever the rule says.
         goes_on = asynchronous.may_begin(state, limits)
         readers = self._allowed(state, workers) if goes_on else workers
-        asynchronous.answer(state, costs, RULES, limits, readers)
+        asynchronous.answer(state, costs, self.rules, limits, readers)
         if goes_on and clock["busy"] == 0 and np.isinf(server_state.returns_s(state)).all():
             reason = f"no worker may read at version {clock['version']}, and none is under way"
             raise UserError(f"protocol {self.name}: {reason}; allowed: a rule that lets one read")
@@ -101,17 +91,5 @@ class GatedServer(Spec, TimingProtocol):
             if self.may_read(worker, folded, under_way):
                 readers.append(worker)
                 # The rule sees the reads that it has just allowed, or it would allow too many.
-                under_way[worker] = 1
+                under_way[worker] += 1
         return np.array(readers, np.int64)
-
-    def in_flight(self, state: server_state.State) -> Contributions:
-        """Contributions read and not yet folded, by first step."""
-        return SERVER.in_flight(state)
-
-    def promised(self, state: server_state.State) -> int:
-        """The version and folds in flight."""
-        return SERVER.promised(state)
-
-    def restorable(self, state: server_state.State) -> int:
-        """The version of the server's last checkpoint."""
-        return SERVER.restorable(state)

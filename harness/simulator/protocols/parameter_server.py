@@ -37,7 +37,7 @@ from harness.simulator.timeline import Contributions, Timeline
 _State = PlainState | server_state.State
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ParameterServer(Spec, TimingProtocol):
     """Asynchronous SGD's timing: one server, first come first served.
 
@@ -149,10 +149,23 @@ class ParameterServer(Spec, TimingProtocol):
     def advance(
         self, state: _State, costs: Costs, limits: Limits, room: int, spans: bool
     ) -> tuple[int, Timeline]:
-        """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`."""
+        """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`.
+
+        Raises:
+            UserError: more events than sequence numbers.
+        """
         if isinstance(state, PlainState):
             return plain_server.advance(state, costs, limits, room, spans)
-        return advance(state, costs, self.rules, limits, room, spans)
+        start = int(state.clock[0]["version"])
+        # A fold records one piece per shard, which must fit the memory.
+        room = min(room, max(1, MOST_PIECES // self.shards)) if self.shards > 1 else room
+        count, losses = len(state.slots), len(state.occurrences) > 0
+        rows = record.space(room, count, len(state.shards.queues), spans, losses)
+        reason = asynchronous.run(state, costs, self.rules, limits, rows, room)
+        # Half of the range, since the test comes after the events of a call.
+        if int(state.clock[0]["sequence"]) > server_state.MOST_EVENTS // 2:
+            raise UserError("simulation: too long; use fewer folds")
+        return reason, record.timeline(rows, start, self.push_every, count)
 
     def in_flight(self, state: _State) -> Contributions:
         """Contributions read and not yet folded, by first step."""
@@ -176,23 +189,3 @@ class ParameterServer(Spec, TimingProtocol):
 
 PLAIN = ParameterServer().rules
 MOST_PIECES = 1 << 20
-
-
-def advance(
-    state: server_state.State, costs: Costs, rules: Rules, limits: Limits, room: int, spans: bool
-) -> tuple[int, Timeline]:
-    """`TimingProtocol.advance` with these rules.
-
-    Raises:
-        UserError: more events than sequence numbers.
-    """
-    start = int(state.clock[0]["version"])
-    # A fold records one piece per shard, which must fit the memory.
-    room = min(room, max(1, MOST_PIECES // rules.shards)) if rules.shards > 1 else room
-    count, losses = len(state.slots), len(state.occurrences) > 0
-    rows = record.space(room, count, len(state.shards.queues), spans, losses)
-    reason = asynchronous.run(state, costs, rules, limits, rows, room)
-    # Half of the range, since the test comes after the events of a call.
-    if int(state.clock[0]["sequence"]) > server_state.MOST_EVENTS // 2:
-        raise UserError("simulation: too long; use fewer folds")
-    return reason, record.timeline(rows, start, rules.push_every, count)
