@@ -10,13 +10,13 @@ the heap.
 
 If every worker has at most one pending event and all events are of one kind, a tournament
 is three times as fast: a tree with the workers as leaves; every node holds the earlier of its two
-children. The nodes that an update visits depend on the worker alone, so a processor can fetch
-them all at once, and the choice of the earlier one needs no branch.
+children. The nodes that an update visits depend on the worker alone, and the choice of the earlier
+one needs no branch.
 
 Events that are inserted in order of their times, or nearly so, need neither: they wait in a
 `Queue`, first in, first out.
 
-`prefetch` requests memory before it is needed; `kernel`, `loop` and `part` compile functions.
+`kernel`, `loop` and `part` compile functions.
 """
 
 from __future__ import annotations
@@ -25,10 +25,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from harness.kernels import compiling
 
@@ -284,45 +280,3 @@ def withdraw(queue: Queue, owner: int) -> None:
             events[(counts[FIRST] + count) % room] = event
             count += 1
     counts[WAIT] = count
-
-
-CACHED, HORIZON, FAR_LEVELS = 4096, 64, 6
-"""Prefetching is used beyond `CACHED` leaves: for an event among the next `HORIZON` or so, with
-`FAR_LEVELS` levels of the tournament."""
-
-_TO_BE_WRITTEN, _STAYS_NEAR, _DATA = 1, 3, 1
-
-
-def _prefetch(typing: Any, rows: Any, row: Any) -> Any:
-    """Prefetch all cache lines of ``rows[row]``; changes no value.
-
-    Only inside a kernel; ``rows`` is a contiguous array of one axis. A row outside it is
-    allowed: the processor ignores prefetches of invalid addresses.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        place = context.cast(builder, arguments[1], signature.args[1], types.intp)
-        word, byte = ir.IntType(32), ir.IntType(8).as_pointer()
-        address = builder.bitcast(cgutils.gep_inbounds(builder, array.data, place), byte)
-        size = context.get_abi_sizeof(context.get_data_type(signature.args[0].dtype))
-        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        constants = [ir.Constant(word, n) for n in (_TO_BE_WRITTEN, _STAYS_NEAR, _DATA)]
-        for start in range(0, size, LINE_BYTES):
-            builder.call(ask, [builder.gep(address, [ir.Constant(word, start)]), *constants])
-        return context.get_dummy_value()
-
-    return types.void(rows, row), generate
-
-
-prefetch: Any = intrinsic(_prefetch)  # called without the first argument
-
-
-@kernel
-def levels_below_horizon(leaves: int) -> int:
-    """Levels of a tournament below the `HORIZON`; 0 for one that fits the cache."""
-    levels = 0
-    while leaves > CACHED and (leaves >> levels) > HORIZON:
-        levels += 1
-    return levels

@@ -19,15 +19,12 @@ import numpy as np
 
 from harness.simulator.costs import Costs, computation_with_jitter_s, folding_s, jitter_of
 from harness.simulator.events import (
-    FAR_LEVELS,
     WHO,
     enter,
     kernel,
-    levels_below_horizon,
     loop,
     new_tournament,
     part,
-    prefetch,
     scratch,
 )
 from harness.simulator.laws import CONSTANT
@@ -115,7 +112,6 @@ def run(state: PlainState, costs: Costs, limits: Limits, record: Record, room: i
     """Advance ``state`` until a limit is met or ``room`` rows are written; returns the reason."""
     clock, arrivals, tasks = state.clock[0], state.arrivals, state.tasks
     rows, with_spans = 0, len(record.instants) > 0
-    levels = levels_below_horizon(len(tasks))
     shortest_s = shortest_fold_s(state, costs)
     while clock.version < limits.version:
         worker = arrivals[1].key & WHO
@@ -150,26 +146,7 @@ def run(state: PlainState, costs: Costs, limits: Limits, record: Record, room: i
                 queue_reader(state, worker)
                 continue
         read(state, costs, limits, worker)
-        if levels > 0:
-            prefetch_fold(state, costs, worker, levels)
     return DONE
-
-
-@part
-def prefetch_fold(state: PlainState, costs: Costs, worker: int, levels: int) -> None:
-    """Prefetch the data for the fold of the worker that has just come up to the horizon.
-
-    Each fold brings one worker there, in the place of one that has left. It stays there for
-    about `HORIZON` folds before its own, which would otherwise wait for memory.
-    """
-    arrivals, tasks = state.arrivals, state.tasks
-    head = arrivals[(len(tasks) + worker) >> levels].key & WHO
-    prefetch(tasks, head)
-    prefetch(costs.compute_s, head)
-    place = len(tasks) + head
-    for _ in range(FAR_LEVELS):
-        prefetch(arrivals, place)
-        place >>= 1
 
 
 @kernel

@@ -1,8 +1,6 @@
 import math
-from types import SimpleNamespace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +14,6 @@ from harness.simulator.events import (
     new_queue,
     pop,
     push,
-    set_leaf,
     take,
     withdraw,
 )
@@ -63,35 +60,6 @@ def test_a_queue_keeps_the_order_of_time_then_insertion_around_its_ring(pairs, d
         withdraw(queue, -1)
         assert head_s(queue) == (model[0][0] if model else math.inf)
     assert [take(queue) for _ in range(len(model))] == model
-
-
-@pytest.mark.parametrize("workers", [1000, 10_000, 100_000, 1_000_000])
-def test_a_fold_compares_no_more_events_than_the_logarithm_of_the_number_of_workers(workers):
-    levels = math.ceil(math.log2(workers))
-    counts = [comparisons(workers, who) for who in (0, workers // 3, workers - 1)]
-    assert max(counts) == levels
-    assert min(counts) >= levels - 1
-
-
-def comparisons(workers: int, who: int) -> int:
-    """How many times are compared with another as one worker's event changes."""
-    counted = []
-
-    class Seconds(float):
-        def __lt__(self, other):
-            counted.append(other)
-            return float(self) < float(other)
-
-    class Entries(dict):
-        def __len__(self):
-            return 2 * workers
-
-        def __missing__(self, place):
-            return self.setdefault(place, SimpleNamespace(time_s=Seconds("inf"), key=1 << 62))
-
-    entries = Entries({workers + who: SimpleNamespace(time_s=Seconds(0.5), key=who)})
-    set_leaf.py_func(entries, who, Seconds(1.0), who)
-    return len(counted)
 
 
 def test_each_fold_is_followed_by_one_read_that_enters_one_event(simulate):
