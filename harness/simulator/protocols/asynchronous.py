@@ -12,14 +12,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from harness.simulator.costs import Costs, computation_s, folding_s
 from harness.simulator.events import WAIT, WHO, enter, head_s, kernel, scratch
 from harness.simulator.events import take as take_first
 from harness.simulator.links import load_of, next_departure_s, staging_s
 from harness.simulator.protocols import shards
-from harness.simulator.protocols.contract import ASKS, DONE, FULL, GONE, STUCK, Limits
+from harness.simulator.protocols.contract import ASKS, DONE, FULL, GOES_ON, Limits, advance_clock
 from harness.simulator.protocols.failures import begin, come_back, go, save, strike
 from harness.simulator.protocols.record import Record, write_row
 from harness.simulator.protocols.state import (
@@ -79,18 +77,9 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
         time_s = min(link_s, fold_s, event_s)
         # Reads come last at their instant, so a worker reads all folds of that instant.
         reads = state.readers.counts[WAIT] > 0 and time_s > clock.now_s
-        # Rounding may put a departure from fair links just before the present time.
-        if reads or time_s < clock.now_s:
-            time_s = clock.now_s
-        if time_s > limits.time_s:
-            clock.now_s = limits.time_s
-            return DONE
-        if time_s == np.inf:
-            return GONE
-        clock.standing = clock.standing + 1 if time_s == clock.now_s else 0
-        if clock.standing > limits.standing:
-            return STUCK
-        clock.now_s = time_s
+        reason = advance_clock(state.clock, limits, clock.now_s if reads else time_s)
+        if reason != GOES_ON:
+            return reason
         if reads and rules.asks:
             return ASKS
         if reads:
