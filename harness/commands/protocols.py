@@ -140,9 +140,10 @@ def _find(name: str, *, needs_steps: bool) -> tuple[type[TimingProtocol], dict[s
     except UserError:
         from harness.experiment.methods import protocol_of  # with torch, for such a name only
 
-        meant = protocol_of(name, needs_steps=needs_steps)
-        settings = ((each, getattr(meant, each.name)) for each in fields(meant))
-        return type(meant), {each.name: v for each, v in settings if v != each.default}
+        instance: Any = protocol_of(name, needs_steps=needs_steps)
+        settings = {entry.name: getattr(instance, entry.name) for entry in fields(instance)}
+        changes = {x.name for x in fields(instance) if settings[x.name] != x.default}
+        return type(instance), {key: settings[key] for key in settings if key in changes}
 
 
 def protocol(arguments: argparse.Namespace) -> TimingProtocol:
