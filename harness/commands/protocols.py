@@ -143,7 +143,7 @@ def _find(name: str, *, needs_steps: bool) -> tuple[type[TimingProtocol], dict[s
         instance: Any = protocol_of(name, needs_steps=needs_steps)
         settings = {entry.name: getattr(instance, entry.name) for entry in fields(instance)}
         changes = {x.name for x in fields(instance) if settings[x.name] != x.default}
-        return type(instance), {key: settings[key] for key in settings if key in changes}
+        return cast(Any, type(instance)), {key: settings[key] for key in settings if key in changes}
 
 
 def protocol(arguments: argparse.Namespace) -> TimingProtocol:
