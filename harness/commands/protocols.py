@@ -17,6 +17,7 @@ from harness.base.errors import UserError
 from harness.base.registry import entries, import_modules
 from harness.base.settings import build, meanings, read_value
 from harness.cli import Parser
+from harness.experiment.names import names_algorithm
 from harness.simulator import load_protocol, load_protocols
 
 if TYPE_CHECKING:
@@ -138,6 +139,8 @@ def _find(name: str, *, needs_steps: bool) -> tuple[type[TimingProtocol], dict[s
     try:
         return load_protocol(name), {}
     except UserError:
+        if not names_algorithm(name):
+            raise
         from harness.experiment.methods import protocol_of  # with torch, for such a name only
 
         instance: Any = protocol_of(name, needs_steps=needs_steps)

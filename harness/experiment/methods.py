@@ -26,34 +26,18 @@ from harness.base.errors import UserError, name_error
 from harness.base.log import printable
 from harness.base.registry import load_plugins
 from harness.base.settings import build, dataclasses_below
+from harness.experiment.names import ALIASES, SHORT_NAMES, names_algorithm, resolve
 from harness.natural_gradient import NaturalGradient
 from harness.simulator import Averaging, ParameterServer
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.simulation import protocol_named
 
-NAMES: dict[str, Algorithm] = {
-    "async": AsyncSgd(),
-    "averaged": AveragedSgd(),
-    "sync": GradientAveraging(),
-    "averaging": ModelAveraging(),
-    "block-momentum": ModelAveraging(outer=BlockMomentum()),
-    "diloco": ModelAveraging(outer=OuterNesterov()),
-}
-"""Algorithms by short name; the class name of any algorithm means that class with defaults."""
+PLAIN_FORMS = AsyncSgd(), AveragedSgd(), GradientAveraging(), ModelAveraging()
 
-ALIASES = {
-    "asgd": "async",
-    "bmuf": "block-momentum",
-    "dcasgd": "DelayCompensated",
-    "ddp": "sync",
-    "downpour": "async",
-    "easgd": "Easgd",
-    "fedavg": "averaging",
-    "fedbuff": "FedBuff",
-    "hogwild": "async",
-    "localsgd": "averaging",
-}
-"""Names of the field, without hyphens and in small letters, and what they are called here."""
+OUTER_FORMS = [ModelAveraging(outer=outer) for outer in (BlockMomentum(), OuterNesterov())]
+
+NAMES: dict[str, Algorithm] = dict(zip(SHORT_NAMES, [*PLAIN_FORMS, *OUTER_FORMS], strict=True))
+"""Algorithms by short name; the class name of any algorithm means that class with defaults."""
 
 ROUNDS_OF = ("averaging", "block-momentum")
 """Names that need a number of local steps: their papers have no usual one."""
@@ -165,20 +149,14 @@ def protocol_of(name: str, *, needs_steps: bool = True) -> TimingProtocol:
     try:
         return protocol_named(name)
     except UserError:
-        if _resolve(name.partition(":")[0]) not in {*NAMES, *ALIASES.values()}:
+        if not names_algorithm(name):
             raise
     return method_of(name, needs_steps=needs_steps).protocol
 
 
-def _resolve(called: str) -> str:
-    """What a name of the field is called here."""
-    plain = called.lower().replace("-", "").replace("_", "")
-    return called if called in NAMES else ALIASES.get(plain, called)
-
-
 def _method_named(text: str, *, needs_steps: bool) -> Method:
     called, colon, number = text.partition(":")
-    name = _resolve(called)
+    name = resolve(called)
     algorithm = _find_algorithm(name)
     if not colon and name in ROUNDS_OF and needs_steps:
         mistake = f"{text!r} has no number of local steps between two rounds"

@@ -142,21 +142,10 @@ WHO = (1 << WHO_BITS) - 1
 
 _NOBODY = 1 << 62
 
-LINE_BYTES = 64
-
-
-def from_a_line(rows: int, kind: Any) -> Any:
-    """[rows] of zeros, aligned to a cache line, so that the two children of a node share a line."""
-    size = rows * kind.itemsize
-    memory = np.zeros(size + LINE_BYTES, np.uint8)
-    # NumPy's memory may begin anywhere in a line, so the bytes up to the next one are skipped.
-    skipped = -memory.ctypes.data % LINE_BYTES
-    return memory[skipped : skipped + size].view(kind)
-
 
 def new_tournament(workers: int) -> Any:
     """[2N] of `ENTRY` without a pending event; entry 1 is the first event, entry N + w leaf w."""
-    entries = from_a_line(2 * workers, ENTRY)
+    entries = np.zeros(2 * workers, ENTRY)
     entries["time_s"] = np.inf
     entries["key"] = _NOBODY
     return entries
@@ -227,7 +216,7 @@ class Queue(NamedTuple):
 
 def new_queue(capacity: int) -> Queue:
     """An empty queue for at most ``capacity`` events."""
-    return Queue(from_a_line(capacity, WAITING), np.zeros(2, np.int64))
+    return Queue(np.zeros(capacity, WAITING), np.zeros(2, np.int64))
 
 
 def waiting(queue: Queue) -> Any:

@@ -33,7 +33,6 @@ from harness.simulator.events import (
     WHO_BITS,
     Queue,
     append,
-    from_a_line,
     kernel,
     new_tournament,
     part,
@@ -328,7 +327,7 @@ def _tournaments(loads: Any) -> Any:
 
 
 def _queues(channels: int, room: int) -> Any:
-    return from_a_line(channels * room, WAITING).reshape(channels, room)
+    return np.zeros((channels, room), WAITING)
 
 
 def _links(layout: Layout, links: int, stars: int) -> Any:

@@ -21,7 +21,6 @@ from harness.simulator.events import (
     WHO_BITS,
     Queue,
     append,
-    from_a_line,
     kernel,
     new_queue,
     new_tournament,
@@ -157,7 +156,7 @@ def initial_state(cluster: Cluster, workers: int, rules: Rules) -> State:
         raise UserError(f"workers: {workers} is not allowed; allowed: {allowed}")
     count = workers * rules.depth
     timed = sum(fault.kind != "message" for fault in cluster.faults)
-    slots, people = from_a_line(count, SLOT), from_a_line(workers, WORKER)
+    slots, people = np.zeros(count, SLOT), np.zeros(workers, WORKER)
     slots["worker"] = np.repeat(np.arange(workers), rules.depth)
     people["since_fetch"] = -1  # no worker has parameters yet
     clock = np.zeros(1, CLOCK)
