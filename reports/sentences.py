@@ -99,8 +99,8 @@ def _warn_of_the_end(table: Table) -> Iterator[str]:
         ]
         if row.is_earned and max(shares) > NEAR_END:
             name, share = label(table, row), f"{max(shares):.0%}"
-            told = f"{name} reaches it only after {share} of the training, with one seed at least"
-            yield f"{told}: more passes would show whether its time holds."
+            text = f"{name} reaches it only after {share} of the training, with one seed at least"
+            yield f"{text}: more passes would show whether its time holds."
 
 
 def describe_ahead(table: Table) -> Iterator[str]:
@@ -175,8 +175,8 @@ def format_target(row: Row) -> str:
     if not row.reached:
         return f"not {within(row)}{', ahead there' if row.ahead else ''}"
     seconds = row.target_s.estimate if row.target_s else 0.0
-    told = format_seconds(float(f"{seconds:.3g}"))
-    return told if row.reached == seeds else f"{row.reached} of {seeds} seeds, in {told}"
+    text = format_seconds(float(f"{seconds:.3g}"))
+    return text if row.reached == seeds else f"{row.reached} of {seeds} seeds, in {text}"
 
 
 def _single(table: Table) -> Iterator[str]:
@@ -234,11 +234,11 @@ def _several(table: Table) -> Iterator[str]:
         yield equal
 
 
-def describe_gain(reference: str, found: Speedup) -> str:
+def describe_gain(reference: str, ratio: Speedup) -> str:
     """How many times as long the reference takes as the fastest row."""
-    times = format_times(found.time.estimate, found.time.width)
+    times = format_times(ratio.time.estimate, ratio.time.width)
     longer = "as long" if times == "1" else f"{times} times as long"
-    return f"{reference} takes {longer}{'' if is_decided(found.time) else ', perhaps by chance'}"
+    return f"{reference} takes {longer}{'' if is_decided(ratio.time) else ', perhaps by chance'}"
 
 
 def describe_sureness(table: Table, best: Row) -> Iterator[str]:
@@ -264,13 +264,13 @@ def describe_need(table: Table, best: Row, row: Row) -> str:
     return f"about {seeds:.0f} seeds would tell, {max(trainings, 2)} trainings more"
 
 
-def _factors(found: Speedup) -> str:
+def _factors(ratio: Speedup) -> str:
     """What a speed-up is made of: steps a second, and passes to the target."""
-    steps, passes = (format_times(part.estimate) for part in (found.steps, found.passes))
+    steps, passes = (format_times(part.estimate) for part in (ratio.steps, ratio.passes))
     pace = f"It goes through the data {steps} times as fast"
     if passes == "1":
         return f"{pace}, and needs as many passes."
-    joint = "but" if found.passes.estimate > 1.0 else "and"
+    joint = "but" if ratio.passes.estimate > 1.0 else "and"
     return f"{pace}, {joint} needs {passes} times the passes."
 
 
@@ -280,10 +280,10 @@ def compare_chosen(table: Table, row: Row, other: Row) -> Speedup | None:
 
 
 def _next(table: Table, best: Row, second: Row) -> str:
-    found = compare_chosen(table, best, second)
-    assert found is not None
-    span = format_range(found.time, format_times)
-    return f"Next: {describe_gain(label(table, second), found)}{span}."
+    ratio = compare_chosen(table, best, second)
+    assert ratio is not None
+    span = format_range(ratio.time, format_times)
+    return f"Next: {describe_gain(label(table, second), ratio)}{span}."
 
 
 def _ends(table: Table, best: Row, reference: Row) -> str:
@@ -294,16 +294,16 @@ def _ends(table: Table, best: Row, reference: Row) -> str:
         [as_error(run, last(run, table.judged)) for run in row.cell.runs]
         for row in (best, reference)
     ]
-    found = paired_difference_ci(*errors)
+    difference = paired_difference_ci(*errors)
     ends = f"{best.error.estimate:.3g} against {reference.error.estimate:.3g}"
-    told = f"At the end of training its {table.metric} is {ends}"
-    if abs(found.estimate) < best.cell.example_weight:
-        return f"{told}, less than one development example apart."
-    if math.isfinite(found.low) and found.low <= 0.0 <= found.high:
-        return f"{told}, which may be chance with {len(best.cell.runs)} seeds."
-    if not math.isfinite(found.low):  # one seed
-        return f"{told}."
-    return f"{told}, {'worse' if found.estimate > 0 else 'better'} than that."
+    sentence = f"At the end of training its {table.metric} is {ends}"
+    if abs(difference.estimate) < best.cell.example_weight:
+        return f"{sentence}, less than one development example apart."
+    if math.isfinite(difference.low) and difference.low <= 0.0 <= difference.high:
+        return f"{sentence}, which may be chance with {len(best.cell.runs)} seeds."
+    if not math.isfinite(difference.low):  # one seed
+        return f"{sentence}."
+    return f"{sentence}, {'worse' if difference.estimate > 0 else 'better'} than that."
 
 
 def _equal(table: Table, best: Row, others: Sequence[Row]) -> str:
@@ -340,8 +340,8 @@ def _enough(table: Table, best: Row) -> str:
             if not gains:
                 every = " with every seed" if any(each.reached for each in more) else ""
                 return f"; {name} do not reach it{every} {within(best)}"
-            some = any(gain.estimate > 1.0 for gain in gains)
-            return f"; {name} gain nothing{' that these seeds show' if some else ''}"
+            gains_something = any(gain.estimate > 1.0 for gain in gains)
+            return f"; {name} gain nothing{' that these seeds show' if gains_something else ''}"
     return ""
 
 

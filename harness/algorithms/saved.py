@@ -108,12 +108,12 @@ def unpack(arrays: Mapping[str, np.ndarray], facts: Any, device: torch.device | 
 
 
 def _class_named(kind: str) -> Any:
-    """A dataclass or named tuple of the harness, which the code that restores it has imported."""
+    """A dataclass or owner tuple of the harness, which the code that restores it has imported."""
     module, _, name = kind.partition(":")
-    found = getattr(sys.modules.get(module), name, None) if module.startswith(OURS) else None
-    if not (is_dataclass(found) or hasattr(found, "_fields")):
+    owner = getattr(sys.modules.get(module), name, None) if module.startswith(OURS) else None
+    if not (is_dataclass(owner) or hasattr(owner, "_fields")):
         raise ValueError(f"{kind} is no dataclass of the harness")
-    return found
+    return owner
 
 
 def put(present: Any, value: Any) -> Any:

@@ -141,9 +141,9 @@ def _find(name: str, *, needs_steps: bool) -> tuple[type[TimingProtocol], dict[s
     except UserError:
         if not names_algorithm(name):
             raise
-        from harness.experiment.methods import protocol_of  # with torch, for such a name only
+        from harness.experiment.methods import method_of  # with torch, for such a name only
 
-        instance: Any = protocol_of(name, needs_steps=needs_steps)
+        instance: Any = method_of(name, needs_steps=needs_steps).protocol
         settings = {entry.name: getattr(instance, entry.name) for entry in fields(instance)}
         changes = {x.name for x in fields(instance) if settings[x.name] != x.default}
         return cast(Any, type(instance)), {key: settings[key] for key in settings if key in changes}

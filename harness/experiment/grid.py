@@ -394,8 +394,8 @@ def idle_lines(runs: Iterable[Run]) -> list[str]:
     Of a run that was resumed, or on real processes, this is not known; then there is none.
     """
     keys = [run.provenance.get(UNREAD) for run in runs if run.status == "done"]
-    known = [unread for unread in keys if unread is not None]
-    if len(known) < len(keys):
+    lists = [unread for unread in keys if unread is not None]
+    if len(lists) < len(keys):
         return []
     # A step's counts are nothing that a user has set.
-    return [line for line in describe_idle(known) if "task.work." not in line]
+    return [line for line in describe_idle(lists) if "task.work." not in line]

@@ -74,12 +74,12 @@ def save_timeline(timeline: Timeline, path: str | Path) -> str:
 
     schema, sha256 = _schema(_own_types(timeline)), timeline.sha256()
     tables = timeline.tables() | {"contributions": timeline.folded()}
-    others = [("contributions", rows) for rows in (timeline.lost(), timeline.in_flight())]
+    unfolded = [("contributions", rows) for rows in (timeline.lost(), timeline.in_flight())]
     with (
         atomic_output(Path(path), "the timeline") as draft,
         ParquetWriter(draft, schema, compression="zstd") as writer,
     ):
-        for table, rows in (*tables.items(), *others):
+        for table, rows in (*tables.items(), *unfolded):
             if len(rows):
                 writer.write_table(_long(table, rows.columns(), len(rows), schema))
         notes = {"kinds": json.dumps(timeline.kinds), "sha256": sha256}

@@ -260,7 +260,7 @@ class Averaging(Spec, InRounds):
             reduce(state, clock["now_s"])
         elif is_in_round:
             clock["end_s"] = -np.inf
-            # Who had gone on had a part in this round, too: nobody is left in the next one.
+            # A worker that had gone on had a part in this round, too: none is left in the next one.
             clock["dispatched"] -= clock["later_begun"]
             clock["later_begun"] = 0
 

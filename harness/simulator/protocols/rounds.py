@@ -66,7 +66,7 @@ MOST_ROWS = 1 << 18
 
 
 def new_tasks(workers: int) -> Any:
-    """[N] of `TASK`: nobody takes part."""
+    """[N] of `TASK`: no worker takes part."""
     tasks = np.zeros(workers, TASK)
     tasks["worker"] = np.arange(workers)
     return tasks
@@ -195,7 +195,7 @@ class InRounds(TimingProtocol):
                 worker = strike(absences, costs.faults, clock["now_s"])
                 if worker != NOBODY:
                     self.on_death(state, costs, worker, record)
-            elif clock["begun"]:  # else somebody returns, or a pause is over
+            elif clock["begun"]:  # else a worker returns, or a pause is over
                 self._end(state, record)
         return DONE
 

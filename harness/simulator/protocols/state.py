@@ -180,7 +180,7 @@ def initial_state(cluster: Cluster, workers: int, rules: Rules) -> State:
 def returns_s(state: State) -> Any:
     """[N] instants at which absent workers return, infinity for those present or gone for good."""
     returns_s = np.full(len(state.workers), np.inf)
-    # Without faults the tournament has leaves for slots only, and nobody is absent.
+    # Without faults the tournament has leaves for slots only, and no worker is absent.
     away = np.flatnonzero(state.workers["status"] == AWAY)
     returns_s[away] = state.events["time_s"][len(state.events) // 2 + len(state.slots) + away]
     return returns_s
