@@ -70,22 +70,17 @@ def is_file(path: Path) -> bool:
     return False
 
 
-def read_bytes(path: Path, most: float = math.inf) -> bytes:
+def read_bytes(path: Path) -> bytes:
     """The content of a file.
 
-    Args:
-        path: path of the file.
-        most: largest number of bytes.
-
     Raises:
-        Damaged: there is no such regular file, or it is larger.
+        Damaged: there is no such regular file.
         UserError: the machine refuses to read it.
     """
     with reading(path):
-        status = path.stat()  # before it is opened: a pipe would block for ever
-        if stat.S_ISREG(status.st_mode) and status.st_size <= most:
+        if stat.S_ISREG(path.stat().st_mode):  # before it is opened: a pipe would block for ever
             return path.read_bytes()
-    raise Damaged(f"{path}: not a regular file of at most {most:g} bytes")
+    raise Damaged(f"{path}: not a regular file")
 
 
 def list_folder(path: Path) -> list[Path]:

@@ -95,10 +95,10 @@ class RunWriter:
         """Keep a file with the run, e.g. ``attach("timeline.parquet", path)``.
 
         Raises:
-            ValueError: a name with a folder in it, or one of the store's own.
             UserError: another process has taken the run over.
         """
-        target = self._place_of(name)
+        self._check_held()
+        target = self.dir / name
         self._digests[name] = files.sha256_of(content)
         if isinstance(content, bytes):
             files.write_bytes(target, content)
@@ -114,18 +114,12 @@ class RunWriter:
 
     def attach_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> Path:
         """Keep arrays with the run, as safetensors; see `attach`."""
-        target = self._place_of(name)
+        self._check_held()
+        target = self.dir / name
         with files.replacing(target) as temporary:
             save_arrays(temporary, arrays)
             self._digests[name] = files.sha256_of(temporary)
         return target
-
-    def _place_of(self, name: str) -> Path:
-        """Path for an attached file of this name."""
-        self._check_held()
-        if not schema.is_file_name(name):
-            raise ValueError(f"{name!r} cannot name an attached file")
-        return self.dir / name
 
     def finish(
         self,
