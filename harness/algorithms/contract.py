@@ -294,6 +294,11 @@ class Memories(Saved):
         self.split()
         return super().state()
 
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """See `Saved`; no memory is joined then."""
+        self.split()
+        super().restore(state)
+
     def join(self, workers: Sequence[int]) -> Memory:
         """One memory with the rows of several workers in their order, to be changed in place.
 

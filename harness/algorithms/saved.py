@@ -48,6 +48,11 @@ class Saved:
                 setattr(self, name, value)
 
 
+def state_of(value: Any) -> Any:
+    """The `state` of a value that has one, else the value."""
+    return value.state() if hasattr(value, "state") else value
+
+
 def pack(value: Any) -> tuple[Arrays, Any]:
     """Divide a value into copies of its arrays and JSON, for `unpack`."""
     arrays: Arrays = {}
@@ -64,8 +69,7 @@ def _pack(value: Any, place: str, arrays: Arrays) -> Any:
         if isinstance(value, Tensor):
             return {BITS if value.dtype == torch.bfloat16 else TENSOR: place}
         return {ARRAY: place}
-    if hasattr(value, "state"):
-        value = value.state()
+    value = state_of(value)
     below = f"{place}/" if place else ""
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()

@@ -18,35 +18,27 @@ class Progress:
     """Progress of several pieces of work one after another, each in steps.
 
     Args:
-        pieces: number of pieces.
         clock: returns seconds; only differences are used.
         say: receives a line.
     """
 
     def __init__(
         self,
-        pieces: int,
         clock: Callable[[], float] = time.monotonic,
         say: Callable[[str], object] = say,
     ) -> None:
-        self.pieces, self.clock = pieces, clock
-        self.say = say
+        self.clock, self.say = clock, say
         self.began_s = self.clock()
         self.said_s = -EVERY_S
-        self.piece = 0
 
-    def begin(
-        self, piece: int, name: str, unit: str, settled: bool = True
-    ) -> Callable[[int, int], None]:
+    def begin(self, name: str, unit: str, settled: bool = True) -> Callable[[int, int], None]:
         """Begin a piece; returns a function of the steps done and the number of steps.
 
         Args:
-            piece: number of the piece, from 1; a piece may begin several times.
             name: name of the work, as ``"8 workers"``.
             unit: unit of a step, as ``"folds"``.
             settled: whether the number of steps is known; otherwise it is an upper bound.
         """
-        self.piece = piece
         start: tuple[int, float] | None = None  # steps and time of the first call, after compiling
 
         def watch(done: int, steps: int) -> None:
@@ -56,17 +48,12 @@ class Progress:
             if spent_s < ENOUGH_S or done == start[0] or (settled and done >= steps):
                 return
             left_s = spent_s * max(steps - done, 0) / (done - start[0])
-            if settled:
-                self._tell(name, f"{done:,} of {steps:,} {unit}, about {left_s:.0f} s left", left_s)
-            else:  # the bound is often a hundred times what it takes, and so would be its time
-                self._tell(name, f"{done:,} of at most {steps:,} {unit}", 0.0)
+            # The bound is often a hundred times what it takes, and so would be its time.
+            most, left = ("", f", about {left_s:.0f} s left") if settled else ("at most ", "")
+            now_s = self.clock()
+            is_long = now_s + left_s * settled - self.began_s > LONG_S
+            if is_long and now_s - self.said_s >= EVERY_S:
+                self.said_s = now_s
+                self.say(f"{name}: {done:,} of {most}{steps:,} {unit}{left}")
 
         return watch
-
-    def _tell(self, name: str, done: str, left_s: float) -> None:
-        now_s = self.clock()
-        if now_s + left_s - self.began_s <= LONG_S or now_s - self.said_s < EVERY_S:
-            return
-        place = f" ({self.piece} of {self.pieces})" if self.pieces > 1 else ""
-        self.said_s = now_s
-        self.say(f"{name}{place}: {done}")

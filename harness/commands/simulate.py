@@ -124,14 +124,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Simulate every row of every point, print the table, and write the requested files."""
     _check_options(arguments)
     jobs = [_job(arguments, point) for point in points(arguments.cluster, arguments.sweep)]
-    progress = Progress(sum(len(counts) for _, _, counts in jobs))
+    progress = Progress()
     for point, _, counts in jobs:
         _check_memory(arguments, point, counts)
     timings: list[Timing] = []
 
     def watch(count: int, settled: bool) -> Watch:
         name, unit = f"{count:,} worker{'s'[: count > 1]}", "folds" if settled else "contributions"
-        return progress.begin(len(timings) + 1, name, unit, settled)
+        return progress.begin(name, unit, settled)
 
     row: Row | None = None  # timelines are large: only the last is kept
     unread: list[list[str]] = []
@@ -141,10 +141,9 @@ def run(arguments: argparse.Namespace) -> int:
                 timings.append(row.timing)
     assert row is not None
     _print(arguments, timings, row)
-    notes = [
-        line for point, _, counts in jobs for line in describe_repeats(point.cluster, max(counts))
-    ]
-    for point, workload, _ in jobs:
+    notes = list[str]()
+    for point, workload, counts in jobs:
+        notes += describe_repeats(point.cluster, max(counts))
         notes += describe_doubts(point.cluster, workload)
     remarks = [*describe_idle(unread), *dict.fromkeys(notes), *warnings(timings)]
     for line in remarks:

@@ -190,9 +190,6 @@ class Experiment(HasIdentity, Generic[AnyTask]):
             raise UserError(f"protocol: {mistake}; allowed: {' or '.join(self._protocols())}")
         if (trouble := self.algorithm.trouble(self.workers, handing.under_way)) is not None:
             raise UserError(f"{trouble[0]}: {trouble[1]}")
-        if self.cluster.checkpoints is not None:
-            mistake = "checkpoints: can be timed but not trained with; allowed: a file without"
-            raise UserError(f"cluster {self.cluster.name!r}: {mistake}")
         if (untrained := protocol.untrained()) is not None:
             raise UserError(f"protocol.{untrained[0]}: {untrained[1]}")
         if not self.rounds and handing.a_fold > 1 and self.search:

@@ -241,8 +241,7 @@ class StepMeasurement:
 
     def describe(self) -> str:
         """One line: the measured time, and what the cluster is charged for in its place."""
-        step = format_seconds(self.step_s)
-        counts = describe_counts(self.charged)
+        step, counts = format_seconds(self.step_s), describe_counts(self.charged)
         return f"a step takes {step} here; the cluster is charged for {counts} (or: step_seconds=)"
 
 

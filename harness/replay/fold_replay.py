@@ -7,7 +7,7 @@ replicas.
 A server that fails is restored from its state at a past version. Version numbers never decrease:
 after a restart at version v, version v has the model of the restored version. Workers that have
 read v before keep that model, and the server keeps its `past`, to which their contributions refer.
-
+In rounds all restart from a checkpoint together, so workers go back with the server.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ from harness.algorithms.contract import (
     is_contiguous,
     rows,
 )
-from harness.algorithms.saved import Saved, from_array, to_array
+from harness.algorithms.saved import Saved, from_array, state_of, to_array
 from harness.algorithms.schedules import STEADY, Rates
 from harness.base.errors import UserError
-from harness.networks.contract import Key, Minibatch, Network, State
+from harness.networks.contract import Key, Minibatch, Network
 from harness.replay.replica_states import ReplicaStates
 from harness.simulator import LOST, Restarts, Timeline
 
 MOST_LOSSES = 4096
 """Batches whose losses wait to be added."""
 
-ServerState = tuple[dict[str, Any], int, dict[int, State]]
+Reverted = Sequence[tuple[Saved, Sequence[str]]]
+"""Objects, and the names of their attributes that a restart restores."""
 
-REVERTED = ("model", "vectors", "numbers", "tensors")
-"""What a failing server restores: all but its past and its counts."""
+OF_SERVER = ("model", "vectors", "numbers", "tensors")
+"""All but its past and its counts."""
 
 
 @dataclass
@@ -55,14 +56,13 @@ class ServerStates(Saved):
     """States of a simulated server that can fail, by version, and the plan of a segment.
 
     Args:
-        states: by version, copies of what the server restores (`REVERTED`), of its number of folds,
-            and of the states of replicas that it knows.
+        states: by version, the server's number of folds, and copies of what a restart restores.
         restarted: last version at which the server was restored; -1 for none.
     """
 
     SAVED = ("states", "restarted")
 
-    states: dict[int, ServerState] = field(default_factory=dict[int, ServerState])
+    states: dict[int, tuple[int, list[dict[str, Any]]]] = field(default_factory=dict[int, Any])
     restarted: int = -1
     _keep: set[int] = field(default_factory=set[int])
     _restore: dict[int, int] = field(default_factory=dict[int, int])
@@ -88,10 +88,8 @@ class ServerStates(Saved):
         self._forget(min(self._keep, default=None))
         return {version: time_s for version, _, time_s in reversed(rows)}
 
-    def save_or_restore(self, server: Server, states: ReplicaStates) -> None:
-        """Restore the server if it fails at its present version, and save it if that is planned.
-
-        The states of replicas that the server knows are saved and restored with it.
+    def save_or_restore(self, server: Server, reverted: Reverted) -> None:
+        """Restore if the server fails at its present version, and save if that is planned.
 
         Raises:
             UserError: the state to restore was not saved.
@@ -104,8 +102,9 @@ class ServerStates(Saved):
                     "cluster: a server that fails can be timed but not trained with here"
                 )
             # Copies: a second failure may restore the same state.
-            copied, folds, states.known = deepcopy(self.states[restored])
-            server.restore(copied)
+            folds, parts = deepcopy(self.states[restored])
+            for (owner, _), values in zip(reverted, parts, strict=True):
+                owner.restore(values)
             # The version goes on, so folds since that state must not count as made.
             server.undone = version - folds
         if version in self._restore:
@@ -114,8 +113,8 @@ class ServerStates(Saved):
             server.restarts += version != self.restarted
             self.restarted = version
         if version in self._keep:  # after the restore: this version now has the restored model
-            reverted = {name: getattr(server, name) for name in REVERTED}
-            self.states[version] = deepcopy((reverted, server.folds, states.known))
+            parts = [{n: state_of(getattr(owner, n)) for n in names} for owner, names in reverted]
+            self.states[version] = deepcopy((server.folds, parts))
 
     def _forget(self, before: int | None) -> None:
         """Drop the states older than a version; None drops all."""
@@ -333,7 +332,10 @@ class StaleReplay(Saved):
     def _come_back(self, failed: Mapping[int, float], reads: Reads) -> None:
         """Save or restore at the present version, and execute the reads that follow a restart."""
         version = self.server.version
-        self.checkpoints.save_or_restore(self.server, self.states)
+        reverted = [(self.server, OF_SERVER), (self.states, ("known",))]
+        if self.algorithm.rounds:
+            reverted += [(self.states, ("_live",)), (self, ("memories", "latest"))]
+        self.checkpoints.save_or_restore(self.server, reverted)
         if version in failed:
             # Reads before the failure found the other model of this version, and are done.
             self._read(reads.pop((version, True), ()))

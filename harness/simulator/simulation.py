@@ -287,12 +287,9 @@ class Simulation:
 
     @property
     def restorable(self) -> int | None:
-        """Version to which a server failure now would revert, or a later one.
-
-        None if the server cannot fail.
-        """
-        fails = any(fault.kind == "server" for fault in self.cluster.faults)
-        return self.protocol.restorable(self._state) if fails else None
+        """Version to which a restart now would revert, or a later one; None if nothing restarts."""
+        restarts = self.cluster.checkpoints or any(f.kind == "server" for f in self.cluster.faults)
+        return self.protocol.restorable(self._state) if restarts else None
 
     def state(self) -> dict[str, np.ndarray]:
         """The whole state for `restore`, as named arrays (copies)."""

@@ -401,7 +401,7 @@ class SavedRounds(Absent):
     def run(self, cluster, workers, seed, every, folds):
         costs, saving = costs_of(cluster, JOB, workers, seed), cluster.checkpoints
         self.rows, self.lost, self.restarts = [], [], []
-        self.step = self.saved_step = self.saved = self.newest = 0
+        self.step = self.saved = self.newest = 0
         is_broken = False
         while self.newest < folds:
             if self.missing():
@@ -410,7 +410,7 @@ class SavedRounds(Absent):
                 is_broken = self.go_on(self.now_s + saving.restart_s) is not None
                 if not is_broken:
                     self.restarts.append((self.now_s, self.newest, self.saved))
-                    self.saved, self.step = self.newest, self.saved_step
+                    self.saved = self.newest
             elif any(self.leave_s) and self.newest > self.saved:
                 is_broken = not self.save(saving)
             elif any(self.leave_s):
@@ -429,14 +429,15 @@ class SavedRounds(Absent):
                     self.lost += [(began_s, who, read, self.step) for who in range(workers)]
                 else:
                     self.rows += [(end_s, who, 0, self.step) for who in range(workers)]
-                    self.newest, self.step = self.newest + 1, self.step + every
-                    if self.newest - self.saved >= saving.every_folds:
-                        is_broken = not self.save(saving)
+                    self.newest += 1
+                self.step += every
+                if not is_broken and self.newest - self.saved >= saving.every_folds:
+                    is_broken = not self.save(saving)
 
     def save(self, saving):
         if self.go_on(self.now_s + saving.write_s) is not None:
             return False
-        self.saved, self.saved_step = self.newest, self.step
+        self.saved = self.newest
         return True
 
 

@@ -8,7 +8,7 @@ give the same bits, those computed together the same numbers up to rounding.
 import re
 import zlib
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from typing import Any, ClassVar
@@ -28,6 +28,7 @@ from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.replay.sharded_replay import ShardedReplay
 from harness.simulator import (
+    Averaging,
     Cluster,
     Device,
     Fault,
@@ -39,6 +40,7 @@ from harness.simulator import (
     Workload,
     concat,
 )
+from harness.simulator.cluster import Checkpoints
 from tests.equivalence.catalogue import WORKERS, algorithms, protocols
 from tests.equivalence.walk import WRITTEN, Walk
 from tests.nightly import runs
@@ -185,12 +187,26 @@ def compare(config: Cell, seen: Counter[str]) -> None:
         seen["cells"] += 1
     seen["lost"] += len(timeline.lost()) > 0
     seen["restarts"] += len(timeline.restarts) > 0
+    seen["undone"] += len(timeline.kept()) < len(timeline.folded())
     seen["stale"] += bool(timeline.staleness().any())
 
 
-def refusal(algorithm: Algorithm, protocol: Any, faults: str, shards: int) -> Cell | str:
+@pytest.mark.parametrize("name", [n for n, each in algorithms().items() if each.rounds])
+def test_a_restart_from_a_checkpoint_undoes_the_folds_since_in_model_and_workers(name):
+    seen, saving = Counter[str](), Checkpoints(3, write_s=0.001, restart_s=0.002)
+    deaths = (Fault("death", (0,), at_s=(0.02, 0.03, 0.04, 0.06), down_s=0.004),)
+    for every in (1, 2):
+        config = refusal(algorithms()[name], Averaging(every), deaths, 1)
+        if isinstance(config, str):
+            assert any(re.fullmatch(words, config) for words in REFUSED), config
+            return
+        compare(config.vary(cluster=replace(config.cluster, checkpoints=saving)), seen)
+    assert (seen["bits"], seen["undone"]) == (2, 2)
+
+
+def refusal(algorithm: Algorithm, protocol: Any, faults: Any, shards: int) -> Cell | str:
     try:
-        return cell(algorithm, protocol, FAULTS[faults], shards)
+        return cell(algorithm, protocol, faults, shards)
     except UserError as error:
         return str(error)
 
@@ -201,7 +217,7 @@ def test_training_is_the_walk_that_keeps_every_version_and_every_memory(name, ev
     """Of the cells of an algorithm the suite has every tenth, from another one on for each."""
     algorithm, seen, cells = algorithms()[name], Counter[str](), list(algorithms()).index(name)
     for (settings, protocol), faults, shards in product(protocols().items(), FAULTS, SHARDS):
-        config = refusal(algorithm, protocol, faults, shards)
+        config = refusal(algorithm, protocol, FAULTS[faults], shards)
         if isinstance(config, str):
             assert any(re.fullmatch(words, config) for words in REFUSED), config
             continue

@@ -162,7 +162,7 @@ class Walk:
         wanted = {restored for restored, _ in failures.values()}
         # Models by version, before and after the server failed at it; and states to go back to.
         before, after = [state.model.clone()], [state.model.clone()]
-        kept = {0: copy.deepcopy(state)}
+        kept = {0: copy.deepcopy((state, self.memories, self.begun))}
         for fold in range(len(timeline.folds)):
             arrivals = list[Arrival]()
             for worker, first, steps, read, _ in rows[fold]:
@@ -191,12 +191,14 @@ class Walk:
             before.append(state.model.clone())
             restored = failures.get(fold + 1, (fold + 1, 0.0))[0]
             if restored <= fold:
-                state = copy.deepcopy(kept[restored])
+                state, memories, begun = copy.deepcopy(kept[restored])
+                if algorithm.rounds:  # all restart together
+                    self.memories, self.begun = memories, begun
                 if not written:
                     state.version = fold + 1
             after.append(state.model.clone())
             if fold + 1 in wanted:
-                kept[fold + 1] = copy.deepcopy(state)
+                kept[fold + 1] = copy.deepcopy((state, self.memories, self.begun))
         return state.model
 
     def around_shards(self, timeline: Timeline, shards: int) -> Tensor:

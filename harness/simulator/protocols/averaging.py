@@ -75,15 +75,14 @@ CLOCK = np.dtype(
     [
         *ROUND_FIELDS,
         *((name, np.int64) for name in ("later_begun", "step", "epoch_step", "epoch_steps")),
-        *((name, np.int64) for name in ("saved_version", "saved_step", "writing", "health")),
+        *((name, np.int64) for name in ("saved_version", "writing", "health")),
         *((name, np.float64) for name in ("pause_s", "size_bytes")),
     ]
 )
 """Besides the fields of all rounds: whether the next round has begun, number of minibatches handed
 to each worker, first minibatch and length of the epoch that a training has begun (0: epochs are the
-cluster's); version and step of the last complete checkpoint, whether one is being written, whether
-a worker is missing or all restart, and the end of the present pause; size of the present
-all-reduce."""
+cluster's); version of the last complete checkpoint, whether one is being written, whether a worker
+is missing or all restart, and the end of the present pause; size of the present all-reduce."""
 
 BEFORE = (Stage(EPOCH, "read_at_s", "start_s"), Stage("compute", "start_s", "compute_end_s"))
 
@@ -213,6 +212,10 @@ class Averaging(Spec, InRounds):
             buckets=list(self.buckets),
             neighbours=new_neighbours(cluster, network, workers),
         )
+
+    def restorable(self, state: RoundState) -> int:
+        """Version of the last complete checkpoint."""
+        return int(state.clock[0]["saved_version"])
 
     def in_flight(self, state: RoundState) -> Contributions:
         """Contributions read and not yet folded, by first step."""
@@ -396,8 +399,7 @@ def _pause_end_s(clock: Any, rules: Checkpoints, absences: Absences) -> float:
     now_s, back_s = float(clock["now_s"]), float(absences.until_s.max(initial=-np.inf))
     while clock["pause_s"] <= now_s:
         if clock["writing"]:  # the pause is over, so the checkpoint is complete
-            clock["writing"] = 0
-            clock["saved_version"], clock["saved_step"] = clock["version"], clock["step"]
+            clock["writing"], clock["saved_version"] = 0, clock["version"]
         if back_s > now_s:
             return back_s
         if clock["health"] == MISSED:  # all are present again: restart
@@ -423,10 +425,10 @@ def _stop(clock: Any) -> None:
 
 
 def _finish_restart(clock: Any, record: Record) -> None:
-    """Record a restart that ends now; minibatches of undone folds are handed out again."""
+    """Record a restart that ends now; minibatches of undone folds are not handed out again."""
     if clock["health"] == RESTARTING:
         version, saved = int(clock["version"]), int(clock["saved_version"])
         record.restarts.append((float(clock["now_s"]), version, saved))
         record.undone += 1
         # Version numbers continue: the newest version now has the saved model.
-        clock["health"], clock["saved_version"], clock["step"] = WELL, version, clock["saved_step"]
+        clock["health"], clock["saved_version"] = WELL, version

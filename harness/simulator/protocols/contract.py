@@ -233,7 +233,7 @@ class TimingProtocol(ABC):
         return trace_events(timeline)
 
     def restorable(self, state: Any) -> int:
-        """Version to which a server failure now would revert, or a later one."""
+        """Version to which a restart now would revert, or a later one."""
         return int(state.clock[0]["version"])
 
     def asked(self, state: Any) -> Any:

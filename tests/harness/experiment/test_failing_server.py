@@ -8,12 +8,13 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from harness.algorithms.catalogue import AsyncSgd
+from harness.algorithms.catalogue import AsyncSgd, GradientAveraging, ModelAveraging
 from harness.experiment.experiment import Stage
 from harness.experiment.run import run as execute
 from harness.modules.parts import Arrays, ModuleParts
-from harness.simulator import Device, Fault, ParameterServer, WorkerGroup
+from harness.simulator import Averaging, Device, Fault, ParameterServer, WorkerGroup
 from harness.simulator import Server as Cost
+from harness.simulator.cluster import Checkpoints
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.store.schema import MODEL, STATE
@@ -76,6 +77,18 @@ def test_rows_that_are_not_in_the_model_are_not_counted(tmp_path, algorithm, pro
     assert run.summary["epochs"] == pytest.approx(rows.sum() / 320)
     assert run.curve("dev_loss/iterate")[0][-1] == run.summary["epochs"]
     assert run.summary["trained_share"] < 1.0
+
+
+@pytest.mark.parametrize("algorithm", [GradientAveraging(), ModelAveraging()])
+def test_a_restart_of_rounds_takes_back_model_buffers_and_counts(tmp_path, algorithm):
+    deaths = (Fault("death", (1,), at_s=(0.075, 0.16), down_s=0.01),)
+    cluster = replace(CLUSTER, faults=deaths, checkpoints=Checkpoints(4, 0.001, 0.002))
+    run, inside, timeline = counted(tmp_path, algorithm, Averaging(1), cluster=cluster)
+    kept = timeline.kept()
+    assert 0 < len(kept) < len(timeline.folded())
+    assert kept.steps.sum() / 2 == pytest.approx(inside)
+    assert load_file(run.path(STATE))["seen"].item() == pytest.approx(inside)
+    assert run.summary["epochs"] == pytest.approx(8 * kept.steps.sum() / 320)
 
 
 def test_buffers_are_those_that_came_with_what_is_in_the_model(tmp_path):

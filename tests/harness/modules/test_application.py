@@ -144,8 +144,9 @@ def test_training_and_prediction_simulate_the_same_seconds(write: Written, tmp_p
         ({"training": ASYNCHRONOUS, "dropout": 0.2}, 3),
         ({"training": ASYNCHRONOUS, "kind": "double"}, 3),
         ({"training": ROUNDS, "dropout": 0.2}, 3),
+        ({"training": ROUNDS, "task": 'partition = "by_label"\n'}, 3),
     ],
-    ids=["asynchronous, dropout", "float64", "rounds with momentum, dropout"],
+    ids=["asynchronous, dropout", "float64", "rounds with momentum, dropout", "rounds, own data"],
 )
 def test_real_processes_are_recorded_and_replay_to_the_same_bits(
     write: Written, launch: Callable[..., Any], tmp_path: Path, choices: dict[str, Any], ranks: int
@@ -249,16 +250,6 @@ def test_a_run_file_gives_workers_different_data(
     codes, told = launch(tmp_path / "run.toml", 3).ended()
     assert 2 in codes
     assert "task.partition: simulated only without rounds" in "".join(told)
-
-
-def test_real_workers_in_rounds_have_different_data_too(
-    write: Written, launch: Callable[..., Any], tmp_path: Path
-) -> None:
-    running = launch(write(training=ROUNDS, task='partition = "by_label"\n'), 3)
-    codes, told = running.ended()
-    assert codes == [0] * 3, told
-    found = replay_run(running.folder(), silent, tmp_path / "run.toml")
-    assert found.replayed_sha256 == found.recorded_sha256
 
 
 @pytest.mark.parametrize(

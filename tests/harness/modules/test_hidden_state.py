@@ -526,19 +526,10 @@ def _penalties(model):
     def by_argument(model, o, t):
         return loss(o, t) + model[0].weight.norm()
 
-    class Own(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(()))
-
-        def forward(self, o, t):
-            return loss(self.weight * o, t)
-
     yield by_global
     yield functools.partial(by_argument, model)
     yield lambda o, t, w=weight: loss(o, t) + w.norm()
     yield lambda o, t: loss(o, t) + model[0].weight.norm()
-    yield Own()
 
 
 def test_a_loss_of_parameters_that_are_not_the_models_is_refused(tmp_path):

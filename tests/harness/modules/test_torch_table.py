@@ -20,6 +20,7 @@ from harness.base.errors import UserError
 from harness.experiment.executors import SimulationExecutor
 from harness.modules.call import Call
 from harness.simulator import Cluster, Fault
+from harness.simulator.cluster import Checkpoints
 from harness.simulator.timeline_file import load_timeline
 from tests.killed import check_resumption
 
@@ -277,14 +278,20 @@ def test_messages_that_are_sent_whole_keep_what_has_no_gradient():
 
 
 FAILING = (Fault("server", at_s=(0.003, 0.006), down_s=1e-3, checkpoint_s=0.004),)
+DYING = (Fault("death", (1,), at_s=(0.003, 0.0075), down_s=1e-3),)
 
 
 @pytest.mark.parametrize(
-    ("name", "faults"), [("ddp", ()), (f"localsgd:{ROUND}", ()), ("ServerDescent", FAILING)]
+    ("name", "faults"),
+    [
+        *(("ddp", ()), (f"localsgd:{ROUND}", ())),
+        *(("ServerDescent", FAILING), (f"localsgd:{ROUND}", DYING)),
+    ],
 )
 def test_counts_of_each_parameter_are_restored(name, faults, tmp_path):
     config = experiment(Branching, **ADAMW).first(name, 3)
-    cluster = replace(config.cluster, faults=faults)
+    saves = Checkpoints(2, write_s=1e-4, restart_s=1e-4) if faults is DYING else None
+    cluster = replace(config.cluster, faults=faults, checkpoints=saves)
     config = replace(config, cluster=cluster, passes=2, evaluations=4)
     run = check_resumption(config, tmp_path)
     assert len(load_timeline(run.path("timeline.parquet")).restarts) == 2 * len(faults)
