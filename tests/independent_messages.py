@@ -16,8 +16,8 @@ def transfer(wiring, sent_s, source, target, size_bytes) -> np.ndarray:
             if departs_s > end_s:
                 break
             now_s = departs_s
-            slot = depart(traffic)
-            arrived_s[slot] = departs_s + traffic.flows["latency_s"][slot]
+            slot, latency_s = depart(traffic)
+            arrived_s[slot] = departs_s + latency_s
         return now_s
 
     for who in np.argsort(sent_s, kind="stable"):

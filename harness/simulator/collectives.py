@@ -46,16 +46,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.base.errors import name_error
-from harness.simulator.events import Heap, kernel, new_heap, push
+from harness.simulator.events import Agenda, kernel, new_agenda, set_event
 from harness.simulator.network import (
     Traffic,
     Wiring,
     bottleneck,
     new_traffic,
     next_event,
-    reserve,
     route,
-    start,
+    send,
 )
 
 Ints = Any
@@ -339,7 +338,7 @@ class Desk(NamedTuple):
         messages: the messages, with their times as far as they are known.
         traffic: the messages in flight, by sender.
         add_s_per_byte: time to add a received byte.
-        heap: instants at which workers enter their next rounds.
+        agenda: instants at which workers enter their next rounds.
         place: [N] index of the round that each worker is in or about to enter.
         entered_s: [N] instant at which each worker entered its latest round.
         waiting: [N] whether each worker is in that round with an end that is not known yet.
@@ -351,7 +350,7 @@ class Desk(NamedTuple):
     messages: Messages
     traffic: Traffic
     add_s_per_byte: float
-    heap: Heap
+    agenda: Agenda
     place: Any
     entered_s: Any
     waiting: Any
@@ -439,7 +438,7 @@ class AllReduce:
             messages=messages,
             traffic=new_traffic(self.wiring, workers),
             add_s_per_byte=add_s_per_byte,
-            heap=new_heap(workers),
+            agenda=new_agenda(workers),
             place=rounds.first[:-1].copy(),
             entered_s=np.zeros(workers),
             waiting=np.zeros(workers, np.bool_),
@@ -509,16 +508,15 @@ def program(plan: Plan) -> Program:
 @kernel
 def carry_out(desk: Desk, ready_s: Any, end_s: Any) -> None:
     """Simulate the whole collective; fills the times of the messages and ``end_s``."""
-    traffic = desk.traffic
     for worker in range(len(ready_s)):
-        push(desk.heap, ready_s[worker], 0, worker)
-    now_s, worker, departs = next_event(traffic, desk.heap, -np.inf)
+        set_event(desk.agenda, worker, ready_s[worker])
+    now_s, worker, arrives_s = next_event(desk.traffic, desk.agenda, -np.inf)
     while now_s < np.inf:
-        if departs:
-            on_sent(desk, worker, now_s, now_s + traffic.flows[worker].latency_s)
+        if arrives_s < np.inf:
+            on_sent(desk, worker, now_s, arrives_s)
         else:
             enter(desk, worker, now_s, end_s)
-        now_s, worker, departs = next_event(traffic, desk.heap, now_s)
+        now_s, worker, arrives_s = next_event(desk.traffic, desk.agenda, now_s)
 
 
 @kernel
@@ -550,13 +548,10 @@ def agree(desk: Desk, message: int, now_s: float) -> None:
     worker, target = messages.rows[message].source, messages.rows[message].target
     size = messages.size_bytes[message]
     desk.sending[worker] = message
-    if wiring.fair:
-        messages.sent_s[message] = now_s
-        start(desk.traffic, worker, worker, target, size, now_s)
-    else:
-        times = reserve(desk.traffic, worker, worker, target, size, now_s)
-        messages.sent_s[message] = times[0]
-        on_sent(desk, worker, times[1], times[2])
+    sent_s, departs_s, arrives_s = send(desk.traffic, worker, worker, target, size, now_s)
+    messages.sent_s[message] = sent_s
+    if departs_s < np.inf:
+        on_sent(desk, worker, departs_s, arrives_s)
 
 
 @kernel
@@ -587,4 +582,4 @@ def settle(desk: Desk, worker: int) -> None:
     if over_s < np.inf:
         desk.place[worker] += 1
         desk.waiting[worker] = False
-        push(desk.heap, over_s, 0, worker)
+        set_event(desk.agenda, worker, over_s)

@@ -2,19 +2,14 @@
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Pending events in a total order, and the compilation of kernels that handle them.
 
-Events are ordered by time, then priority, then sequence. `Heap` is an array of events with its size
-and a sequence counter in a second array, so a kernel's state can contain it, and it can be saved
-and restored. Priority and sequence share one integer: ``key = priority · 2⁵⁶ + sequence``. The
-sequence counts insertions, so no two keys are equal and the order never depends on the layout of
-the heap.
+Whatever has events, such as a worker or a message, has at most one pending. So pending events are a
+tournament: a tree with their owners as leaves; every node holds the earlier of its two children.
+The nodes that an update visits depend on the owner alone, and the choice of the earlier one needs
+no branch: three times as fast as a heap. Events are ordered by time, then by a key that no other
+event has, mostly the number of events scheduled before it (`Agenda`).
 
-If every worker has at most one pending event and all events are of one kind, a tournament
-is three times as fast: a tree with the workers as leaves; every node holds the earlier of its two
-children. The nodes that an update visits depend on the worker alone, and the choice of the earlier
-one needs no branch.
-
-Events that are inserted in order of their times, or nearly so, need neither: they wait in a
-`Queue`, first in, first out.
+Events that are inserted in order of their times, or nearly so, wait in a `Queue`, first in, first
+out. All are arrays, so a kernel's state can contain them, and be saved and restored.
 
 `kernel`, `loop` and `part` compile functions.
 """
@@ -53,85 +48,6 @@ def loop(function: _F) -> _F:
 def part(function: _F) -> _F:
     """Compile inline into every kernel that calls it."""
     return compiling.kernel(function, inline="always", **_OPTIONS)
-
-
-EVENT = np.dtype([("time_s", np.float64), ("key", np.int64), ("who", np.int64)])
-
-PRIORITY_SHIFT = 56
-
-SIZE, SEQUENCE = 0, 1
-
-
-class Heap(NamedTuple):
-    """A binary min-heap.
-
-    Attributes:
-        events: [C] of `EVENT`: time, priority and sequence, and the worker or slot concerned.
-        counts: [2] number of pending events, number of events ever inserted.
-    """
-
-    events: Any
-    counts: Any
-
-
-def new_heap(capacity: int) -> Heap:
-    """An empty heap for at most ``capacity`` pending events."""
-    return Heap(np.zeros(capacity, EVENT), np.zeros(2, np.int64))
-
-
-@kernel
-def is_before(time_s: float, key: int, event: Any) -> bool:
-    """Whether (time, key) comes before another event."""
-    return time_s < event.time_s or (time_s == event.time_s and key < event.key)
-
-
-@kernel
-def first_s(heap: Heap) -> float:
-    """The time of the first event, infinity if there is none."""
-    return heap.events[0].time_s if heap.counts[SIZE] > 0 else np.inf
-
-
-@kernel
-def push(heap: Heap, time_s: float, priority: int, owner: int) -> None:
-    """Insert an event; of equal times and priorities, the event inserted first comes first."""
-    events, counts = heap.events, heap.counts
-    key = (priority << PRIORITY_SHIFT) + counts[SEQUENCE]
-    place = counts[SIZE]
-    counts[SEQUENCE] += 1
-    counts[SIZE] += 1
-    while place > 0:
-        above = (place - 1) >> 1
-        if not is_before(time_s, key, events[above]):
-            break
-        events[place] = events[above]
-        place = above
-    events[place].time_s = time_s
-    events[place].key = key
-    events[place].who = owner
-
-
-@kernel
-def pop(heap: Heap) -> tuple[float, int, int]:
-    """Remove the first event; returns its time, priority and worker. Not for an empty heap."""
-    events, counts = heap.events, heap.counts
-    event = (events[0].time_s, events[0].key >> PRIORITY_SHIFT, events[0].who)
-    counts[SIZE] -= 1
-    size = counts[SIZE]
-    # The last event takes the first one's place, and sinks below those that come before it.
-    time_s, key, owner = events[size].time_s, events[size].key, events[size].who
-    place, below = 0, 1
-    while below < size:
-        right = below + 1
-        if right < size and is_before(events[right].time_s, events[right].key, events[below]):
-            below = right
-        if is_before(time_s, key, events[below]):
-            break
-        events[place] = events[below]
-        place, below = below, 2 * below + 1
-    events[place].time_s = time_s
-    events[place].key = key
-    events[place].who = owner
-    return event
 
 
 ENTRY = np.dtype([("time_s", np.float64), ("key", np.int64)])
@@ -181,6 +97,8 @@ def set_leaf(entries: Any, owner: int, time_s: float, key: int) -> None:
         time_s = rival_s if loses else time_s
         key = rival_key if loses else key
         place >>= 1
+        if entries[place].key == key and entries[place].time_s == time_s:
+            break  # nothing changes above, either
         entries[place].time_s = time_s
         entries[place].key = key
 
@@ -195,6 +113,44 @@ def rise(entries: Any, place: int, time_s: float, key: int) -> None:
         entries[place].time_s = time_s
         entries[place].key = key
         place >>= 1
+
+
+class Agenda(NamedTuple):
+    """A tournament in which, of equal times, the event scheduled first comes first.
+
+    Attributes:
+        entries: [2N] of `ENTRY`.
+        count: [1] number of events ever scheduled.
+    """
+
+    entries: Any
+    count: Any
+
+
+def new_agenda(owners: int) -> Agenda:
+    """An agenda without a pending event."""
+    return Agenda(new_tournament(owners), np.zeros(1, np.int64))
+
+
+@kernel
+def set_event(agenda: Agenda, owner: int, time_s: float) -> None:
+    """Set an owner's pending event."""
+    enter(agenda.entries, owner, time_s, agenda.count[0])
+    agenda.count[0] += 1
+
+
+@kernel
+def first_s(agenda: Agenda) -> float:
+    """The time of the first event, infinity if there is none."""
+    return agenda.entries[1].time_s
+
+
+@kernel
+def take_event(agenda: Agenda) -> int:
+    """Remove the first event; returns its owner. Not for an empty agenda."""
+    owner = agenda.entries[1].key & WHO
+    scratch(agenda.entries, owner)
+    return owner
 
 
 WAITING = np.dtype([("time_s", np.float64), ("who", np.int64)])

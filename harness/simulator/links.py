@@ -1,11 +1,13 @@
 """Links between workers and a server: a message enters, and departs at an instant known or not yet.
 
-There are four kinds, by `Links.sharing`:
+There are five kinds, by `Links.sharing`:
 
-- every worker has a link of its own (`OWN`), or messages queue for one link (`FIFO`), or on a
-  network first come, first served: the departure is known as a message enters;
-- concurrent messages share one link equally (`FAIR`), or a network max-min fairly: the departure
-  depends on messages that enter later, so it is an event (`next_departure_s`, `leave`).
+- every worker has a link of its own (`OWN`), or messages queue for one link (`FIFO`), or for the
+  links of a network (`NETWORK`, first come, first served): the departure is known as a message
+  enters;
+- concurrent messages share one link equally (`FAIR`), or a network max-min fairly (`NETWORK`,
+  `STAR`): the departure depends on messages that enter later, so it is an event
+  (`next_departure_s`, `leave`).
 
 On a fair link a channel counts the service V that each present message has received, in seconds
 on an idle link. With n messages V grows at rate 1/n, and a message that enters at V₀ and needs c
@@ -14,7 +16,7 @@ falls, so messages of one size depart in the order in which they entered: those 
 wait in a queue. After a change of size, a message goes before those that take longer.
 
 Messages on a network with the server's shards take its links (`harness.simulator.network`), or,
-where all of them share a tree of one level, the clocks of `harness.simulator.star`.
+where one shard's fair messages share at most one level of links, `harness.simulator.star`.
 """
 
 from __future__ import annotations
@@ -24,39 +26,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.simulator import network, star
-from harness.simulator.cluster import Cluster, Link
+from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs, own_links
 from harness.simulator.events import WAIT, Queue, append, head_s, kernel, new_queue, take
-from harness.simulator.network import Traffic, new_traffic, reserve, wire
+from harness.simulator.network import Traffic, new_traffic, wire
 from harness.simulator.star import Star, new_star
 
-OWN, FIFO, FAIR, NETWORK = range(4)
+OWN, FIFO, FAIR, NETWORK, STAR = range(5)
 DOWN, UP = 0, 1
 _CODES = {"none": OWN, "fifo": FIFO, "fair": FAIR}
 
 CHANNEL = np.dtype([("free_s", np.float64), ("service_s", np.float64), ("updated_s", np.float64)])
 
 
-class Roads(NamedTuple):
-    """Messages on a network.
-
-    Attributes:
-        traffic: messages in flight, by slot of their contributions.
-        star: the same for fair links with one level of them between workers' own links and the
-            link of a single shard.
-        staging_bytes_per_s: bandwidth of the copy to or from a pinned buffer.
-    """
-
-    traffic: Traffic
-    star: Star
-    staging_bytes_per_s: float
-
-
 class Links(NamedTuple):
     """The state of the links.
 
     Attributes:
-        sharing: `OWN`, `FIFO`, `FAIR` or `NETWORK`.
+        sharing: `OWN`, `FIFO`, `FAIR`, `NETWORK` or `STAR`.
         latency_s: from a departure to the arrival, without a network.
         up: the channel of messages to the server: UP, or DOWN if the link is half duplex.
         channel: [2] of `CHANNEL`: the instant at which a FIFO channel is free; V of a fair one,
@@ -64,7 +51,11 @@ class Links(NamedTuple):
         uplinks_s: [N] instant at which a worker's own link to the server is free.
         fetches, pushes: messages from and to the server in flight on fair channels, by the V at
             which they depart.
-        roads: the network; with None, kernels are compiled without their code for it.
+        traffic: messages of `NETWORK`, by slot of their contributions; with None, kernels are
+            compiled without their code for it.
+        star: the same of `STAR`.
+        staging_bytes_per_s: bandwidth of the copy to or from a pinned buffer beside a network,
+            infinite without one.
     """
 
     sharing: int
@@ -74,7 +65,9 @@ class Links(NamedTuple):
     uplinks_s: Any
     fetches: Queue
     pushes: Queue
-    roads: Roads | None
+    traffic: Traffic | None
+    star: Star | None
+    staging_bytes_per_s: float
 
 
 def is_networked(cluster: Cluster) -> bool:
@@ -82,48 +75,50 @@ def is_networked(cluster: Cluster) -> bool:
     return cluster.network is not None and cluster.network.server is not None
 
 
-def new_links(link: Link, workers: int, depth: int = 1) -> Links:
-    """An idle link for workers that have so many contributions in flight."""
+def new_links(cluster: Cluster, workers: int, depth: int = 1, shards: int = 1) -> Links:
+    """The idle links, or the idle network, between workers and the server's shards.
+
+    Args:
+        cluster: the machine.
+        workers: number of workers.
+        depth: contributions that a worker may have in flight.
+        shards: number of shards.
+    """
+    link, host = cluster.link, cluster.host
+    sharing, staging, traffic, star = _CODES[link.sharing], None, None, None
+    if cluster.network is not None and cluster.network.server is not None:
+        own, slots = own_links(cluster, workers), workers * depth
+        star = new_star(cluster.network, workers, shards, depth, own)
+        if star is None:
+            traffic = new_traffic(wire(cluster.network, workers, shards, own), slots)
+        sharing = NETWORK if star is None else STAR
+        staging = host.staging_bytes_per_s if host.staging == "pageable" else None
     # Otherwise a departure is known at once, and nothing waits here.
     capacity = workers * depth if link.sharing == "fair" else 0
     return Links(
-        sharing=_CODES[link.sharing],
+        sharing=sharing,
         latency_s=link.latency_s,
         up=UP if link.sharing == "none" or link.duplex == "full" else DOWN,
         channel=np.zeros(2, CHANNEL),
         uplinks_s=np.zeros(workers if link.sharing == "none" else 0),
         fetches=new_queue(capacity),
         pushes=new_queue(capacity),
-        roads=None,
+        traffic=traffic,
+        star=star,
+        staging_bytes_per_s=np.inf if staging is None else staging,
     )
-
-
-def links_of(cluster: Cluster, workers: int, depth: int, shards: int) -> Links:
-    """The idle links, or the idle network, between workers and the server's shards."""
-    links = new_links(cluster.link, workers, depth)
-    if cluster.network is None or cluster.network.server is None:
-        return links
-    rate = cluster.host.staging_bytes_per_s if cluster.host.staging == "pageable" else None
-    link_rates = own_links(cluster, workers)
-    roads = Roads(
-        traffic=new_traffic(wire(cluster.network, workers, shards, link_rates), workers * depth),
-        star=new_star(cluster.network, workers, shards, depth, link_rates),
-        staging_bytes_per_s=rate if rate is not None else np.inf,
-    )
-    return links._replace(sharing=NETWORK, roads=roads)
 
 
 @kernel
 def load_of(links: Links, costs: Costs) -> float:
     """What a contribution is to the links: bytes on a network, else seconds on an idle link."""
-    return costs.parameter_bytes if links.sharing == NETWORK else costs.copy_s
+    return costs.parameter_bytes if links.sharing >= NETWORK else costs.copy_s
 
 
 @kernel
-def staging_s(roads: Roads | None, load: float) -> float:
+def staging_s(links: Links, load: float) -> float:
     """Seconds to copy so many bytes to or from a pinned buffer."""
-    # Numba compiles a branch on None away: without a network, nothing is left of this.
-    return 0.0 if roads is None else load / roads.staging_bytes_per_s
+    return load / links.staging_bytes_per_s
 
 
 @kernel
@@ -155,7 +150,10 @@ def enter(
         Start, departure and arrival; the latter two are infinite where they are not known yet.
     """
     if links.sharing == NETWORK:
-        return take_roads(links.roads, place, worker, way, part, parts, load / parts, now_s)
+        return send(links.traffic, place, worker, way, part, parts, load / parts, now_s)
+    if links.sharing == STAR:
+        star.join(links.star, place, worker, way == UP, load, now_s)
+        return now_s, np.inf, np.inf
     if links.sharing == FAIR:
         join(links, way, now_s, load / parts, place)
         return now_s, np.inf, np.inf
@@ -167,8 +165,8 @@ def enter(
 
 
 @kernel
-def take_roads(
-    roads: Roads | None,
+def send(
+    traffic: Traffic | None,
     place: int,
     worker: int,
     way: int,
@@ -178,19 +176,12 @@ def take_roads(
     now_s: float,
 ) -> tuple[float, float, float]:
     """`enter` on a network, with the message's size in bytes."""
-    if roads is None:
-        return now_s, np.inf, np.inf
-    wiring = roads.traffic.wiring
-    if len(roads.star.channels) > 0:  # the same rates at a lower cost
-        star.join(roads.star, place, worker, way == UP, size, now_s)
+    if traffic is None:
         return now_s, np.inf, np.inf
     # In the order in which pieces queue: a message and its piece must meet at one shard.
-    shard = wiring.workers + (worker + part) % parts
+    shard = traffic.wiring.workers + (worker + part) % parts
     source, target = (worker, shard) if way == UP else (shard, worker)
-    if wiring.fair:
-        network.start(roads.traffic, place, source, target, size, now_s)
-        return now_s, np.inf, np.inf
-    return reserve(roads.traffic, place, source, target, size, now_s)
+    return network.send(traffic, place, source, target, size, now_s)
 
 
 @kernel
@@ -198,24 +189,18 @@ def next_departure_s(links: Links, now_s: float) -> float:
     """Next departure that was not known as its message entered, infinity if there is none."""
     if links.sharing == FAIR:
         return next_on_link(links)[0]
-    return next_on_roads_s(links.roads, now_s)
-
-
-@kernel
-def next_on_roads_s(roads: Roads | None, now_s: float) -> float:
-    """`next_departure_s` on a network."""
-    if roads is None or not roads.traffic.wiring.fair:
-        return np.inf
-    if len(roads.star.channels) > 0:
-        return star.next_departure_s(roads.star)
-    return network.next_departure_s(roads.traffic, now_s)
+    if links.sharing == STAR:
+        return star.next_departure_s(links.star)
+    return network.next_departure_s(links.traffic, now_s)
 
 
 @kernel
 def leave(links: Links, now_s: float) -> tuple[int, float]:
     """Remove the message that departs now; returns its slot and its arrival."""
-    if links.sharing == NETWORK:
-        return leave_roads(links.roads, now_s)
+    if links.sharing >= NETWORK:
+        is_star = links.sharing == STAR
+        place, latency_s = star.depart(links.star) if is_star else network.depart(links.traffic)
+        return place, now_s + latency_s
     # The V at which a message departs is fixed as it enters, so the order never changes.
     way = next_on_link(links)[1]
     service_s, place = take(links.pushes if way == UP else links.fetches)
@@ -223,17 +208,6 @@ def leave(links: Links, now_s: float) -> tuple[int, float]:
     channel.service_s = service_s  # exactly, whatever rounding would have made of V
     channel.updated_s = now_s
     return place, now_s + links.latency_s
-
-
-@kernel
-def leave_roads(roads: Roads | None, now_s: float) -> tuple[int, float]:
-    """`leave` on a network."""
-    if roads is None:
-        return 0, now_s
-    if len(roads.star.channels) > 0:
-        return star.depart(roads.star), now_s + roads.star.latency_s
-    place = network.depart(roads.traffic)
-    return place, now_s + roads.traffic.flows[place].latency_s
 
 
 @kernel

@@ -34,7 +34,7 @@ import numpy as np
 
 from harness.base.settings import Spec, duration, setting
 from harness.base.settings import rate as rate_setting
-from harness.simulator.events import SIZE, Heap, first_s, kernel, new_heap, pop, push
+from harness.simulator.events import Agenda, first_s, kernel, new_agenda, set_event, take_event
 from harness.simulator.shaping import Shaping
 
 COUNT, STALE = 0, 1
@@ -44,12 +44,11 @@ UNKNOWN, MARKED = -1.0, -2.0
 FLOW = np.dtype(
     [
         *(("left_bytes", np.float64), ("rate", np.float64), ("since_s", np.float64)),
-        *(("departs_s", np.float64), ("latency_s", np.float64)),
-        *(("new_rate", np.float64), ("place", np.int64)),
+        *(("latency_s", np.float64), ("new_rate", np.float64), ("place", np.int64)),
     ]
 )
 """A message in flight on fair links: bytes left at the last change of its rate, the rate and
-instant of that change, its departure at that rate, and its index among active ones (−1: none)."""
+instant of that change, and its index among active ones."""
 
 LINK = np.dtype(
     [("free_s", np.float64), ("load", np.int64), ("room", np.float64), ("open", np.int64)]
@@ -68,7 +67,7 @@ class Traffic(NamedTuple):
         ways: [F, P] links of each message.
         active: [F] slots in flight, in the first ``counts[COUNT]`` entries.
         counts: [2] number of messages in flight, and whether their rates are out of date.
-        departures: by time; an entry is void if its message departs at another time now.
+        departures: of the messages, at their present rates.
     """
 
     wiring: Wiring
@@ -77,23 +76,34 @@ class Traffic(NamedTuple):
     ways: Any
     active: Any
     counts: Any
-    departures: Heap
+    departures: Agenda
 
 
 def new_traffic(wiring: Wiring, slots: int) -> Traffic:
     """An idle network for at most ``slots`` messages at once."""
-    flows = np.zeros(slots, FLOW)
-    flows["place"] = -1
     return Traffic(
         wiring=wiring,
         links=np.zeros(len(wiring.rate), LINK),
-        flows=flows,
+        flows=np.zeros(slots, FLOW),
         ways=np.full((slots, wiring.longest), NO_LINK, np.int64),
         active=np.zeros(slots, np.int64),
         counts=np.zeros(2, np.int64),
-        # Void entries stay until they come first or the heap is full (`give_rate`).
-        departures=new_heap(4 * slots + 16),
+        departures=new_agenda(slots),
     )
+
+
+@kernel
+def send(
+    traffic: Traffic, slot: int, source: int, target: int, size: float, now_s: float
+) -> tuple[float, float, float]:
+    """Send a message: (start, departure, arrival) in seconds.
+
+    The latter two are infinite on fair links, where its departure is an event (`depart`).
+    """
+    if traffic.wiring.fair:
+        start(traffic, slot, source, target, size, now_s)
+        return now_s, np.inf, np.inf
+    return reserve(traffic, slot, source, target, size, now_s)
 
 
 @kernel
@@ -127,7 +137,6 @@ def start(traffic: Traffic, slot: int, source: int, target: int, size: float, no
     flow.left_bytes = size
     flow.since_s = now_s
     flow.rate = 0.0  # no bytes have left yet, so `give_rate` subtracts none
-    flow.departs_s = np.inf  # otherwise an entry of the slot's last message could look valid
     flow.place = traffic.counts[COUNT]
     traffic.active[flow.place] = slot
     traffic.counts[COUNT] += 1
@@ -165,21 +174,13 @@ def bottleneck(wiring: Wiring, way: Any) -> float:
 @kernel
 def give_rate(traffic: Traffic, slot: int, rate: float, now_s: float) -> None:
     """Set a message's rate from now on, and schedule its departure."""
-    flow, departures = traffic.flows[slot], traffic.departures
+    flow = traffic.flows[slot]
     if flow.rate > 0.0:
         # Rounding may leave a little less than nothing at the end of a message.
         flow.left_bytes = max(flow.left_bytes - flow.rate * (now_s - flow.since_s), 0.0)
     flow.since_s = now_s
     flow.rate = rate
-    flow.departs_s = now_s + flow.left_bytes / rate
-    if departures.counts[SIZE] == len(departures.events):  # full of void entries: rebuild it
-        departures.counts[SIZE] = 0
-        for place in range(traffic.counts[COUNT]):
-            peer = traffic.active[place]
-            if peer != slot and traffic.flows[peer].rate > 0.0:
-                push(departures, traffic.flows[peer].departs_s, 0, peer)
-    # The entry of the former rate stays, and is void because its time differs (`first_valid_s`).
-    push(departures, flow.departs_s, 0, slot)
+    set_event(traffic.departures, slot, now_s + flow.left_bytes / rate)
 
 
 @kernel
@@ -254,10 +255,12 @@ def fill(traffic: Traffic, share: float) -> int:
 
 
 @kernel
-def next_departure_s(traffic: Traffic, now_s: float) -> float:
-    """Next departure at present rates, infinity if no message is in flight."""
+def next_departure_s(traffic: Traffic | None, now_s: float) -> float:
+    """Next departure at present rates, infinity if no message is in flight on fair links."""
+    if traffic is None:
+        return np.inf
     while True:
-        departs_s = first_valid_s(traffic)
+        departs_s = first_s(traffic.departures)
         # A message that departs at this instant has no bytes left, so new rates do not concern it.
         if departs_s <= now_s or not traffic.counts[STALE]:
             return departs_s
@@ -265,57 +268,44 @@ def next_departure_s(traffic: Traffic, now_s: float) -> float:
 
 
 @kernel
-def next_event(traffic: Traffic, heap: Heap, now_s: float) -> tuple[float, int, bool]:
-    """Take the next event: a departure of a message, or the first event of a heap.
+def next_event(traffic: Traffic, agenda: Agenda, now_s: float) -> tuple[float, int, float]:
+    """Take the next event: a departure of a message, or the first event of an agenda.
 
     Args:
         traffic: messages in flight; with first come, first served, departures are no events.
-        heap: of the caller's events.
+        agenda: of the caller's events.
         now_s: the time of the last event.
 
     Returns:
-        Its time, infinity if there is no event; the message's slot, or the worker of the heap's
-        event; and whether a message departs. Of equal times the heap's event comes first.
+        Its time, infinity if there is no event; the message's slot, or the owner of the agenda's
+        event; and the message's arrival, infinity if none departs. Of equal times the agenda's
+        event comes first.
     """
-    entry_s, departs_s = first_s(heap), np.inf
+    entry_s, departs_s = first_s(agenda), np.inf
     # With an event of the caller at this instant, rates may change again before time passes.
     if traffic.wiring.fair and entry_s > now_s:
         departs_s = next_departure_s(traffic, now_s)
     if departs_s < entry_s:
-        return departs_s, depart(traffic), True
-    if entry_s == np.inf:
-        return entry_s, 0, False
-    return entry_s, pop(heap)[2], False
+        slot, latency_s = depart(traffic)
+        return departs_s, slot, departs_s + latency_s
+    return entry_s, take_event(agenda) if entry_s < np.inf else 0, np.inf
 
 
 @kernel
-def first_valid_s(traffic: Traffic) -> float:
-    """Time of the first valid departure, infinity if there is none; removes void entries."""
-    departures = traffic.departures
-    while departures.counts[SIZE] > 0:
-        event = departures.events[0]
-        flow = traffic.flows[event.who]
-        # A slot may have been given to another message since: only the present departure counts.
-        if flow.place >= 0 and flow.departs_s == event.time_s:
-            return event.time_s
-        pop(departures)
-    return np.inf
-
-
-@kernel
-def depart(traffic: Traffic) -> int:
-    """Remove the next departing message from the network; returns its slot."""
-    _, _, slot = pop(traffic.departures)
+def depart(traffic: Traffic | None) -> tuple[int, float]:
+    """Remove the next departing message from the network; returns its slot and its latency."""
+    if traffic is None:
+        return 0, np.inf
+    slot = take_event(traffic.departures)
     place = traffic.flows[slot].place
     traffic.counts[COUNT] -= 1
     # The last active slot fills the gap, so that removal takes constant time.
     tail = traffic.active[traffic.counts[COUNT]]
     traffic.active[place] = tail
     traffic.flows[tail].place = place
-    traffic.flows[slot].place = -1
     if change_load(traffic, traffic.ways[slot], -1):
         traffic.counts[STALE] = 1
-    return slot
+    return slot, traffic.flows[slot].latency_s
 
 
 NO_LINK = -1

@@ -229,7 +229,7 @@ class Star(NamedTuple):
         numbers: [2, N] index of the link for a worker's messages down and up.
         grades: [K, M + 1] number of the load of a link of a kind with 0 to M messages (M: or
             more); 0 without messages. Numbers ascend as the rate of a message descends.
-        channels: [2] of `CHANNEL`; empty if messages take the general way.
+        channels: [2] of `CHANNEL`.
         loads: [2, R] of `LOAD`.
         listed: [2, R] numbers of the loads that any link has, ascending.
         links: [2, G] of `LINK`.
@@ -254,59 +254,45 @@ class Star(NamedTuple):
     started: Any
 
 
-def new_star(network: Network, workers: int, shards: int, depth: int, own: Any = None) -> Star:
-    """An idle star; without channels if the network is not of this kind.
+def new_star(
+    network: Network, workers: int, shards: int, depth: int, own: Floats | None = None
+) -> Star | None:
+    """An idle star; None if messages on the network must be simulated one by one.
 
     Args:
         network: with a server's link.
         workers: number of workers.
-        shards: number of shards; messages take the general way unless it is 1.
+        shards: number of shards; a star has one.
         depth: contributions that a worker may have in flight.
         own: [2, N] rates of the workers' own links, as for `wire`.
     """
     fair = shards == 1 and network.sharing == "fair"
     layout = layout_of(network, workers, depth, own) if fair else None
-    stars, slots = int(layout is not None), workers * depth if layout else 0
-    layout = layout or NOWHERE
-    links = max(len(kinds) for kinds in layout.kinds)
-    grades, loads = _loads(layout, stars)
+    if layout is None:
+        return None
+    grades, loads = _loads(layout)
+    links = _links(layout)
+    channels = np.zeros(2, CHANNEL)
+    channels["departs_s"] = np.inf
     passed = [level for level in network.levels if not level.inside]
-    server = network.server or Level()
     return Star(
         both=layout.both,
         rates=np.array(layout.rates),
-        latency_s=sum(level.latency_s for level in passed) + server.latency_s,
+        latency_s=sum(level.latency_s for level in [*passed, network.server or Level()]),
         numbers=layout.numbers,
         grades=grades,
-        channels=_idle(stars),
+        channels=channels,
         loads=loads,
-        listed=np.zeros((2 * stars, loads.shape[1]), np.int64),
-        links=_links(layout, links, stars),
-        firsts=np.tile(_tournaments(loads), (2 * stars, 1)),
-        queued=_queues(2 * stars, max(int(rooms.sum()) for rooms in layout.rooms)),
-        counts=np.zeros((2 * stars, links, 2), np.int64),
-        started=np.zeros(slots, np.int64),
+        listed=np.zeros(loads.shape, np.int64),
+        links=links,
+        firsts=np.tile(new_tournament(int(loads["leaves"][0].sum())), (2, 1)),
+        queued=np.zeros((2, max(int(rooms.sum()) for rooms in layout.rooms)), WAITING),
+        counts=np.zeros((*links.shape, 2), np.int64),
+        started=np.zeros(workers * depth, np.int64),
     )
 
 
-NOWHERE = Layout(
-    both=False,
-    rates=(np.inf, np.inf),
-    numbers=np.zeros((2, 0), np.int64),
-    kinds=(np.zeros(1, np.int64),),
-    rooms=(np.zeros(1, np.int64),),
-    caps=np.ones((1, 1)),
-)
-"""Placeholder of the layout when messages take the general way."""
-
-
-def _idle(stars: int) -> Any:
-    channels = np.zeros(2 * stars, CHANNEL)
-    channels["departs_s"] = np.inf
-    return channels
-
-
-def _loads(layout: Layout, stars: int) -> tuple[Any, Any]:
+def _loads(layout: Layout) -> tuple[Any, Any]:
     """The numbers of the loads by kind and messages, and the loads of each channel."""
     kinds, most = layout.caps.shape
     # A stable sort: of equal limits the lighter load comes first, as with a single kind.
@@ -314,25 +300,16 @@ def _loads(layout: Layout, stars: int) -> tuple[Any, Any]:
     grades = np.zeros((kinds, most + 1), np.int64)
     grades[order % kinds, order // kinds + 1] = np.arange(1, len(order) + 1)
     leaves = np.max([np.bincount(numbers, minlength=kinds) for numbers in layout.kinds], axis=0)
-    loads = np.zeros((2 * stars, len(order) + 1), LOAD)
+    loads = np.zeros((2, len(order) + 1), LOAD)
     loads["cap"][:, 1:] = layout.caps[order % kinds, order // kinds]
     loads["leaves"][:, 1:] = leaves[order % kinds]
     loads["first"][:, 1:] = 2 * (np.cumsum(leaves[order % kinds]) - leaves[order % kinds])
     return grades, loads
 
 
-def _tournaments(loads: Any) -> Any:
-    """[T] concatenated tournaments of a channel's loads, without pending events."""
-    return new_tournament(int(loads["leaves"][0].sum()) if len(loads) else 0)
-
-
-def _queues(channels: int, room: int) -> Any:
-    return np.zeros((channels, room), WAITING)
-
-
-def _links(layout: Layout, links: int, stars: int) -> Any:
+def _links(layout: Layout) -> Any:
     """Idle links; a channel may have fewer than the array has rows."""
-    rows = np.zeros((2 * stars, links), LINK)
+    rows = np.zeros((2, max(len(kinds) for kinds in layout.kinds)), LINK)
     for channel, row in enumerate(rows):
         place = min(channel, len(layout.kinds) - 1)
         kinds, rooms = layout.kinds[place], layout.rooms[place]
@@ -345,8 +322,12 @@ def _links(layout: Layout, links: int, stars: int) -> Any:
 
 
 @kernel
-def join(star: Star, slot: int, worker: int, up: bool, size_bytes: float, now_s: float) -> None:
+def join(
+    star: Star | None, slot: int, worker: int, up: bool, size_bytes: float, now_s: float
+) -> None:
     """Start a message to the server (``up``) or from it; `depart` returns its slot."""
+    if star is None:
+        return
     side = 1 if up and not star.both else 0
     number = star.numbers[1 if up else 0, worker]
     carry(star, side, now_s)
@@ -360,14 +341,18 @@ def join(star: Star, slot: int, worker: int, up: bool, size_bytes: float, now_s:
 
 
 @kernel
-def next_departure_s(star: Star) -> float:
+def next_departure_s(star: Star | None) -> float:
     """Next departure at present rates, infinity if no message is in flight."""
+    if star is None:
+        return np.inf
     return min(star.channels[0].departs_s, star.channels[1].departs_s)
 
 
 @kernel
-def depart(star: Star) -> int:
-    """Remove the next departing message; returns its slot."""
+def depart(star: Star | None) -> tuple[int, float]:
+    """Remove the next departing message; returns its slot and its latency."""
+    if star is None:
+        return 0, np.inf
     side = 0 if star.channels[0].departs_s <= star.channels[1].departs_s else 1
     channel = star.channels[side]
     carry(star, side, channel.departs_s)
@@ -377,7 +362,7 @@ def depart(star: Star) -> int:
     number = leaf.key & WHO
     clock, slot = take(queue_of(star, side, number))
     change(star, side, number, clock, -1)
-    return slot
+    return slot, star.latency_s
 
 
 @kernel

@@ -110,7 +110,7 @@ def happen(
     elif kind == COMPUTED:
         on_computed(state, rules, leaf, now_s)
     elif kind == FETCHED:
-        stage_s = staging_s(state.links.roads, state.slots[leaf].load)
+        stage_s = staging_s(state.links, state.slots[leaf].load)
         compute(state, costs, rules, leaf, now_s + stage_s)
     elif kind == FAULT:
         place = number - len(state.workers)

@@ -29,15 +29,14 @@ from harness.base.settings import Spec, duration, setting
 from harness.simulator import laws
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs, own_links
-from harness.simulator.events import Heap, kernel, new_heap, push
+from harness.simulator.events import Agenda, kernel, new_agenda, set_event
 from harness.simulator.network import (
     Level,
     Traffic,
     Wiring,
     new_traffic,
     next_event,
-    reserve,
-    start,
+    send,
     wire,
 )
 from harness.simulator.protocols.absences import Absences, new_absences, select_readers
@@ -166,7 +165,7 @@ class ClientSampling(Spec, InRounds):
         sizes = float(size), float(wire_bytes(state.machine, size))
         prepare_s = state.machine.parallel.average_s + coding_s(state.machine, size)[0]
         traffic, mine = new_traffic(wiring, 2 * len(clients)), tasks[clients]
-        travel(costs, traffic, new_heap(len(clients)), mine, sizes, prepare_s)
+        travel(costs, traffic, new_agenda(2 * len(clients)), mine, sizes, prepare_s)
         tasks[clients] = mine
 
     def _end_round(self, state: SamplingState, costs: Costs) -> None:
@@ -210,7 +209,7 @@ def lots(costs: Costs, present: Any, number: int, scores: Any) -> None:
 def travel(
     costs: Costs,
     traffic: Traffic,
-    heap: Heap,
+    agenda: Agenda,
     tasks: Any,
     sizes: Any,
     prepare_s: float,
@@ -220,7 +219,7 @@ def travel(
     Args:
         costs: durations.
         traffic: an idle network for 2 K messages: K models, then K answers.
-        heap: an empty heap for K events, the beginnings of messages.
+        agenda: an empty agenda of 2 K owners, the beginnings of these messages.
         tasks: [K] of `TASK`, with ``worker``, ``read_at_s``, ``first_step`` and ``steps``.
         sizes: bytes of a model and of an answer.
         prepare_s: seconds between a client's last minibatch and its answer.
@@ -229,27 +228,20 @@ def travel(
     # so an early client's answer delays a late client's model.
     clients, server = len(tasks), traffic.wiring.workers
     for place in range(clients):
-        push(heap, tasks[place].read_at_s, 0, place)
-    now_s, slot, departs = next_event(traffic, heap, -np.inf)
+        set_event(agenda, place, tasks[place].read_at_s)
+    now_s, slot, arrives_s = next_event(traffic, agenda, -np.inf)
     while now_s < np.inf:
-        arrival_s, arrives = now_s, departs
         place = slot % clients
-        if departs:
-            arrival_s = now_s + traffic.flows[slot].latency_s
-        else:
+        if arrives_s == np.inf:  # the message begins now
             source, target, size = server, tasks[place].worker, sizes[0]
             if slot >= clients:
                 source, target, size = tasks[place].worker, server, sizes[1]
-            if traffic.wiring.fair:
-                start(traffic, slot, source, target, size, now_s)
-            else:
-                _, _, arrival_s = reserve(traffic, slot, source, target, size, now_s)
-                arrives = True
-        if arrives and slot >= clients:
-            tasks[place].pushed_s = arrival_s
-        elif arrives:
-            tasks[place].start_s = arrival_s
+            arrives_s = send(traffic, slot, source, target, size, now_s)[2]
+        if arrives_s < np.inf and slot >= clients:
+            tasks[place].pushed_s = arrives_s
+        elif arrives_s < np.inf:
+            tasks[place].start_s = arrives_s
             compute(costs, tasks[place], 1.0)
             tasks[place].join_s = tasks[place].compute_end_s + prepare_s
-            push(heap, tasks[place].join_s, 0, clients + place)
-        now_s, slot, departs = next_event(traffic, heap, now_s)
+            set_event(agenda, clients + place, tasks[place].join_s)
+        now_s, slot, arrives_s = next_event(traffic, agenda, now_s)

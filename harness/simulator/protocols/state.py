@@ -27,7 +27,7 @@ from harness.simulator.events import (
     scratch,
     set_leaf,
 )
-from harness.simulator.links import Links, links_of
+from harness.simulator.links import Links, new_links
 from harness.simulator.protocols.contract import CLOCK_FIELDS
 from harness.simulator.protocols.shards import Shards, new_shards
 from harness.simulator.timeline import IN_FLIGHT, Contributions
@@ -169,7 +169,7 @@ def initial_state(cluster: Cluster, workers: int, rules: Rules) -> State:
         # Without a bound or limit, one empty leaf: kernels always look at the first event.
         held=new_tournament(workers if rules.bound >= 0 else 1),
         gate=new_tournament(count if rules.queue >= 0 else 1),
-        links=links_of(cluster, workers, rules.depth, rules.shards),
+        links=new_links(cluster, workers, rules.depth, rules.shards),
         slots=slots,
         workers=people,
         occurrences=np.zeros((timed, workers if timed else 0), np.int64),

@@ -90,7 +90,7 @@ def fetch(state: State, costs: Costs, rules: Rules, place: int) -> None:
 @kernel
 def fetches(state: State, rules: Rules) -> int:
     """Number of messages of a fetch: the link copies all parameters at once."""
-    return rules.shards if state.links.sharing == NETWORK else 1
+    return rules.shards if state.links.sharing >= NETWORK else 1
 
 
 @kernel
@@ -103,7 +103,7 @@ def on_fetch(
         plan(state, place, departs_s, SEND)
     # Without other ways to begin, ends of computing are planned in the order of arrivals.
     elif state.links.sharing < FAIR or (rules.fetch_every == 1 and rules.shards == 1):
-        compute(state, costs, rules, place, arrives_s + staging_s(state.links.roads, slot.load))
+        compute(state, costs, rules, place, arrives_s + staging_s(state.links, slot.load))
     else:
         plan(state, place, arrives_s, FETCHED)
 
@@ -148,7 +148,7 @@ def send(state: State, rules: Rules, place: int, now_s: float) -> None:
     slot.phase = PUSHING
     slot.sent = 0
     slot.push_start_s = now_s
-    stage_s = staging_s(state.links.roads, slot.load)
+    stage_s = staging_s(state.links, slot.load)
     if stage_s > 0.0:
         plan(state, place, now_s + stage_s, SEND)
     else:
@@ -170,7 +170,7 @@ def push(state: State, rules: Rules, place: int, now_s: float) -> None:
         slot.push_start_s,
         now_s,
     )
-    if slot.sent == 0 and staging_s(state.links.roads, slot.load) == 0.0:
+    if slot.sent == 0 and staging_s(state.links, slot.load) == 0.0:
         slot.push_start_s = start_s
     slot.sent += 1
     slot.on_link = departs_s == np.inf

@@ -6,15 +6,14 @@ from hypothesis import strategies as st
 
 from harness.simulator import Jitter
 from harness.simulator.events import (
-    SIZE,
     append,
     first_s,
     head_s,
-    new_heap,
+    new_agenda,
     new_queue,
-    pop,
-    push,
+    set_event,
     take,
+    take_event,
     withdraw,
 )
 
@@ -23,28 +22,14 @@ EVENTS = st.lists(st.tuples(TIMES, st.integers(0, 7)), max_size=40)
 
 
 @given(EVENTS)
-def test_events_come_in_order_of_time_then_priority_then_insertion(pairs):
-    heap = new_heap(len(pairs) + 1)
-    for who, (time_s, priority) in enumerate(pairs):
-        push(heap, time_s, priority, who)
-    order = [pop(heap) for _ in pairs]
-    assert order == sorted((t, p, who) for who, (t, p) in enumerate(pairs))
-
-
-@given(EVENTS, st.data())
-def test_insertions_between_removals_keep_the_order(pairs, data):
-    heap, model = new_heap(len(pairs) + 1), []
-    for who, (time_s, priority) in enumerate(pairs):
-        push(heap, time_s, priority, who)
-        model = sorted([*model, (time_s, priority, who)])
-        if data.draw(st.booleans()):
-            assert pop(heap) == model.pop(0)
-        assert heap.counts[SIZE] == len(model)
-    assert [pop(heap) for _ in range(len(model))] == model
-
-
-def test_an_empty_heap_has_its_first_event_at_infinity():
-    assert first_s(new_heap(3)) == float("inf")
+def test_events_come_in_order_of_time_then_of_scheduling(pairs):
+    agenda, model = new_agenda(8), {}
+    for place, (time_s, owner) in enumerate(pairs):
+        set_event(agenda, owner, time_s)
+        model[owner] = time_s, place, owner  # an owner has one event at most
+    for time_s, _, owner in sorted(model.values()):
+        assert (first_s(agenda), take_event(agenda)) == (time_s, owner)
+    assert first_s(agenda) == math.inf
 
 
 @given(EVENTS, st.data())

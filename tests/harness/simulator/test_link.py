@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from harness.simulator import Link
 from harness.simulator.links import DOWN, UP, enter, leave, new_links, next_departure_s
+from tests.harness.simulator.conftest import make_cluster
 from tests.harness.simulator.fluid import departures_s
 
 
@@ -25,7 +25,7 @@ def drain(links, arrivals):
 
 
 def fair(workers=16):
-    return new_links(Link(sharing="fair"), workers)
+    return new_links(make_cluster(sharing="fair"), workers)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -38,13 +38,13 @@ def test_fair_shares_equal_a_brute_force_calculation(seed):
 
 
 def test_copies_queue_in_order_on_a_fifo_link():
-    links = new_links(Link(sharing="fifo"), 4)
+    links = new_links(make_cluster(sharing="fifo"), 4)
     starts = [send(links, DOWN, t, 2.0) for t in (0.0, 0.5, 7.0)]
     assert starts == [0.0, 2.0, 7.0]
 
 
 def test_directions_share_a_half_duplex_link_and_no_other():
-    half, full = (new_links(Link(sharing="fifo", duplex=d), 4) for d in ("half", "full"))
+    half, full = (new_links(make_cluster(sharing="fifo", duplex=d), 4) for d in ("half", "full"))
     assert send(half, DOWN, 0.0, 2.0) == 0.0
     assert send(half, UP, 0.0, 2.0) == 2.0
     assert send(full, DOWN, 0.0, 2.0) == 0.0
@@ -53,5 +53,5 @@ def test_directions_share_a_half_duplex_link_and_no_other():
 
 
 def test_workers_with_links_of_their_own_never_wait():
-    links = new_links(Link(sharing="none"), 4)
+    links = new_links(make_cluster(), 4)
     assert [send(links, DOWN, 1.0, 2.0) for _ in range(3)] == [1.0] * 3
