@@ -32,6 +32,9 @@ MOST_NAMED = 3
 MOST_SEEDS = 200
 """Largest number of seeds that is named as what would tell two rows apart."""
 
+LEAST_TIMES, MOST_TIMES = 0.01, 10_000.0
+"""Ratios beyond these are not told in digits: two seeds can have ends of ten digits."""
+
 NEAR_END = 0.9
 """Share of training after which a target is touched rather than passed."""
 
@@ -141,11 +144,13 @@ def format_times(ratio: float, width: float = math.inf) -> str:
     """A ratio with the digits that a reader uses, more if its interval has a small width.
 
     Example:
-        >>> [format_times(ratio) for ratio in (0.946, 1.0, 5.713, 10.42, 1234.5)]
-        ['0.95', '1', '5.7', '10.4', '1,234']
+        >>> [format_times(ratio) for ratio in (1e-9, 0.946, 1.0, 5.713, 10.42, 1234.5, 1e9)]
+        ['<0.01', '0.95', '1', '5.7', '10.4', '1,234', '>10,000']
     """
-    if ratio >= 1000.0 and math.isfinite(ratio):
-        return f"{ratio:,.0f}"
+    if ratio < LEAST_TIMES:
+        return f"<{LEAST_TIMES:g}"
+    if ratio >= 1000.0:
+        return f"{ratio:,.0f}" if ratio <= MOST_TIMES else f">{MOST_TIMES:,.0f}"
     return f"{round_to(ratio, 3 if ratio >= 10.0 else 2, width):g}"
 
 
@@ -267,7 +272,7 @@ def describe_need(table: Table, best: Row, row: Row) -> str:
 def _factors(ratio: Speedup) -> str:
     """What a speed-up is made of: steps a second, and passes to the target."""
     steps, passes = (format_times(part.estimate) for part in (ratio.steps, ratio.passes))
-    pace = f"It goes through the data {steps} times as fast"
+    pace = f"It goes through the data {steps} times as fast".replace(" 1 times", "")
     if passes == "1":
         return f"{pace}, and needs as many passes."
     joint = "but" if ratio.passes.estimate > 1.0 else "and"
