@@ -5,7 +5,8 @@
 
 A file is replaced atomically: a reader sees the old or the new one, never a part. Its content is
 synced to the disk before it takes its name, and its folder afterwards, so this also holds if the
-machine loses power. Digests of a run's files and records show that they are read as written.
+machine loses power. Files that a run's record attests by digest are synced together, before it
+(`sync_together`). Digests of a run's files and records show that they are read as written.
 What the machine refuses to read (`reading`) is an error, and no file that is missing or damaged.
 Arrays are stored as safetensors, logged rows as a Parquet file.
 """
@@ -20,7 +21,8 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -98,8 +100,12 @@ PREFIX = ".unfinished-"  # of temporary files; what a kill leaves behind carries
 
 
 @contextmanager
-def replacing(path: Path) -> Generator[Path]:
+def replacing(path: Path, *, waits: bool = True) -> Generator[Path]:
     """Yield a temporary path beside ``path`` that replaces it if the block succeeds.
+
+    Args:
+        path: the file.
+        waits: whether to wait until the file is on the disk; else `sync_together` has to follow.
 
     Raises:
         UserError: the operating system refuses a write, e.g. because the disk is full.
@@ -111,9 +117,11 @@ def replacing(path: Path) -> Generator[Path]:
         try:
             yield temporary
             temporary.chmod(0o644)  # mkstemp makes files private; results are to be read
-            sync(temporary)
+            if waits:
+                sync(temporary)
             os.replace(temporary, path)  # noqa: PTH105 (the name says what matters here)
-            sync(path.parent)
+            if waits:
+                sync(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
@@ -122,13 +130,13 @@ def replacing(path: Path) -> Generator[Path]:
         raise machine_error(error, path if is_ours else None) from error
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path`` atomically."""
-    with replacing(path) as temporary:
+def write_bytes(path: Path, data: bytes, *, waits: bool = True) -> None:
+    """Write ``data`` to ``path`` atomically; see `replacing`."""
+    with replacing(path, waits=waits) as temporary:
         temporary.write_bytes(data)
 
 
-def write_json(path: Path, value: object, levels: int | None = None) -> None:
+def write_json(path: Path, value: object, levels: int | None = None, *, waits: bool = True) -> None:
     """Write ``value`` as readable JSON; NaN and infinities raise ValueError.
 
     Args:
@@ -136,8 +144,9 @@ def write_json(path: Path, value: object, levels: int | None = None) -> None:
         value: plain values.
         levels: depth to which lists and objects have one item per line; deeper ones are on one
             line. None for no limit.
+        waits: see `replacing`.
     """
-    write_bytes(path, (_format_json(value, levels) + "\n").encode())
+    write_bytes(path, (_format_json(value, levels) + "\n").encode(), waits=waits)
 
 
 def _format_json(value: object, levels: int | None, margin: str = "\n") -> str:
@@ -162,6 +171,21 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sync_together(folder: Path, names: Iterable[str]) -> None:
+    """Wait until files of a folder, and their names, are on the disk.
+
+    Raises:
+        UserError: the operating system refuses it.
+    """
+    # At once: a disk then writes all of them in about the time of one.
+    try:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(sync, [folder / name for name in names]))
+        sync(folder)
+    except OSError as error:
+        raise machine_error(error, folder) from error
 
 
 def sweep(folder: Path) -> None:
@@ -299,7 +323,7 @@ def columns_of(rows: Sequence[MetricRow]) -> Columns:
 
 
 def write_columns(path: Path, columns: Columns) -> None:
-    """Write columns as one Parquet file, atomically."""
+    """Write columns as one Parquet file, atomically; `sync_together` has to follow."""
     import pyarrow as pa
     from pyarrow.parquet import write_table
 
@@ -308,7 +332,7 @@ def write_columns(path: Path, columns: Columns) -> None:
         key: pa.array(array.tolist(), kinds.get(key, pa.float64()))
         for key, array in columns.items()
     }
-    with replacing(path) as temporary:
+    with replacing(path, waits=False) as temporary:
         write_table(pa.table(arrays), temporary)
 
 

@@ -122,7 +122,8 @@ class Store:
         with suppress(Damaged):
             read_config(folder)
             return
-        files.write_json(folder / schema.CONFIG, plain(config))
+        # A configuration that a crash has cut is written again; a finished run's is on the disk.
+        files.write_json(folder / schema.CONFIG, plain(config), waits=False)
 
     def obtain(self, config: Mapping[str, object], execute: Callable[[RunWriter], object]) -> Run:
         """Load the finished run of ``config``, or execute it.

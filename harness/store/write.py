@@ -101,12 +101,12 @@ class RunWriter:
         target = self.dir / name
         self._digests[name] = files.sha256_of(content)
         if isinstance(content, bytes):
-            files.write_bytes(target, content)
+            files.write_bytes(target, content, waits=False)
         else:
             # Not shutil.copyfile: its error for a full disk names the source, not this file.
             with (
                 content.open("rb") as source,
-                files.replacing(target) as temporary,
+                files.replacing(target, waits=False) as temporary,
                 temporary.open("wb") as copy,
             ):
                 shutil.copyfileobj(source, copy)
@@ -116,7 +116,7 @@ class RunWriter:
         """Keep arrays with the run, as safetensors; see `attach`."""
         self._check_held()
         target = self.dir / name
-        with files.replacing(target) as temporary:
+        with files.replacing(target, waits=False) as temporary:
             save_arrays(temporary, arrays)
             self._digests[name] = files.sha256_of(temporary)
         return target
@@ -144,9 +144,11 @@ class RunWriter:
             raise ValueError(f"run {self.hash} was already given back")
         write_columns(self.dir / schema.METRICS, columns_of(self._rows))
         moment = self._provenance() | dict(provenance or {})
-        files.write_json(self.dir / schema.PROVENANCE, files.add_digest(moment))
+        files.write_json(self.dir / schema.PROVENANCE, files.add_digest(moment), waits=False)
         record = self._record(status, summary or {}, note)
         self._compare(record)
+        written = schema.CONFIG, schema.METRICS, schema.PROVENANCE, *self._digests
+        files.sync_together(self.dir, written)
         files.write_json(self.dir / schema.RUN, files.add_digest(record))  # last: now finished
         shutil.rmtree(self.checkpoint, ignore_errors=True)
         self.release()
