@@ -19,6 +19,7 @@ from harness.base.settings import build, meanings, read_value
 from harness.cli import Parser
 from harness.experiment.names import names_algorithm
 from harness.simulator import load_protocol, load_protocols
+from harness.simulator.protocols.contract import epoch_folds
 
 if TYPE_CHECKING:
     from harness.simulator import Cluster
@@ -177,7 +178,7 @@ def folds(arguments: argparse.Namespace, cluster: Cluster, workers: int) -> int 
     epochs = arguments.epochs
     if epochs is None:
         return cast("int | None", arguments.folds)
-    an_epoch = protocol(arguments).epoch_folds(cluster, workers)
+    an_epoch = epoch_folds(protocol(arguments), cluster, workers)
     if an_epoch == 0:
         able = [name for name, kind in load_protocols().items() if "epochs" in kind.can]
         raise UserError(

@@ -232,8 +232,17 @@ def _job(arguments: argparse.Namespace, point: Point) -> Job:
     counts = arguments.workers or [size]
     if not (arguments.workers or point.values):  # powers of two too, if enough for the protocol
         powers = [2**k for k in range(size.bit_length()) if 2**k < size]
-        counts = [*filter(protocols.protocol(arguments).is_enough, powers), size]
+        kind = protocols.protocol(arguments)
+        counts = [*(k for k in powers if _can_start(kind, point.cluster, k)), size]
     return point, _workload(arguments, point.cluster), counts
+
+
+def _can_start(protocol: TimingProtocol, cluster: Cluster, workers: int) -> bool:
+    try:
+        protocol.start(cluster, workers)
+    except UserError:
+        return False
+    return True
 
 
 def _workload(arguments: argparse.Namespace, cluster: Cluster) -> Workload:

@@ -190,8 +190,8 @@ class Experiment(HasIdentity, Generic[AnyTask]):
             raise UserError(f"protocol: {mistake}; allowed: {' or '.join(self._protocols())}")
         if (trouble := self.algorithm.trouble(self.workers, handing.under_way)) is not None:
             raise UserError(f"{trouble[0]}: {trouble[1]}")
-        if (untrained := protocol.untrained()) is not None:
-            raise UserError(f"protocol.{untrained[0]}: {untrained[1]}")
+        if isinstance(protocol, ParameterServer) and (trouble := protocol.untrained()):
+            raise UserError(f"protocol.{trouble[0]}: {trouble[1]}")
         if not self.rounds and handing.a_fold > 1 and self.search:
             mistake = f"{handing.a_fold} is not allowed with a search for rates; allowed: 1"
             raise UserError(f"protocol.push_every: {mistake}")

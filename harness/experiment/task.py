@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast
 
@@ -211,7 +211,10 @@ class Task(ABC):
 
     def timed(self, experiment: Any) -> TimingProtocol:
         """The protocol that the simulator runs, with the experiment's `shards`."""
-        return (experiment.protocol or ParameterServer()).with_shards(experiment.shards)
+        protocol = experiment.protocol or ParameterServer()
+        if isinstance(protocol, ParameterServer):  # the others have no server that can be cut
+            return replace(protocol, shards=experiment.shards)
+        return protocol
 
     def reads(self, experiment: Any) -> Reads:
         """The kinds of reads that staleness is measured of; ``inner`` are the trainer's."""

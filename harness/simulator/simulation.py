@@ -24,6 +24,7 @@ from harness.simulator.protocols.contract import (
     LOST_ROUNDS,
     STUCK,
     Ability,
+    HasEpochs,
     Limits,
     TimingProtocol,
 )
@@ -198,7 +199,7 @@ class Simulation:
         still those of the last epoch. Only protocols whose workers count their own minibatches
         have epochs.
         """
-        self.protocol.begin_epoch(self._state, minibatches)
+        cast(HasEpochs, self.protocol).begin_epoch(self._state, minibatches)
 
     def advance(
         self,

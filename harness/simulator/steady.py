@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from harness.simulator.cluster import Cluster, Workload
 from harness.simulator.costs import compute_seconds
 from harness.simulator.faults import Fault
-from harness.simulator.protocols.contract import TimingProtocol
+from harness.simulator.protocols.contract import TimingProtocol, epoch_folds
 from harness.simulator.simulation import Simulation
 from harness.simulator.timeline import Timeline
 
@@ -494,7 +494,7 @@ def horizon_of(
         needed_s.append(ENOUGH / chance * minibatch_s / workers)
     return Horizon(
         most=max(COST, EACH * workers),
-        period=max(1, protocol.epoch_folds(cluster, workers)),
+        period=max(1, epoch_folds(protocol, cluster, workers)),
         least_s=max(needed_s, default=0.0),
     )
 

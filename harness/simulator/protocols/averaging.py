@@ -166,7 +166,7 @@ class Averaging(Spec, InRounds):
         return "overlap", "true is simulated only; allowed here: false"
 
     def begin_epoch(self, state: RoundState, minibatches: int) -> None:
-        """See `TimingProtocol`; the epoch's last round may be shorter."""
+        """See `HasEpochs`; the epoch's last round may be shorter."""
         clock = state.clock[0]
         # With overlap the epoch's first round has begun before the last one of the epoch before.
         step = state.later["first_step"][0] if clock["later_begun"] else clock["step"]

@@ -135,10 +135,6 @@ class BackupWorkers(Spec, TimingProtocol):
         """A minibatch for every worker and fold, also for dropped contributions."""
         return Handing(rounds=True, own=None, a_fold=workers, under_way=workers, missed=True)
 
-    def is_enough(self, workers: int) -> bool:
-        """More than its backups, or one alone, with which the others are compared."""
-        return workers == 1 or workers > self.backups
-
     def promised(self, state: BackupState) -> int:
         """The version and the fold under way: a round makes one fold."""
         clock = state.clock[0]
@@ -151,7 +147,7 @@ class BackupWorkers(Spec, TimingProtocol):
             UserError: the workers share a link, a fault does not concern workers, or there are
                 as many backups as workers.
         """
-        if not self.is_enough(workers):
+        if 1 < workers <= self.backups:  # one alone is what the others are compared with
             allowed = f"at most {workers - 1}"
             raise UserError(
                 f"backups: {self.backups} is not allowed with {workers} workers; allowed: {allowed}"

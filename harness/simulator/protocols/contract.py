@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast, get_args
 
 import numpy as np
 
@@ -128,14 +128,31 @@ Ability = Literal[
 ]
 """Optional abilities of a protocol. The first six support a part of a cluster file:
 ``[[faults]]``, ``[network.server]``, ``[compression]``, a fault's ``notice_s``, ``[checkpoints]``,
-``[[jobs]]``. With ``epochs`` each worker counts its own minibatches (`epoch_folds`,
-`begin_epoch`), with ``questions`` the simulation needs answers on the way (`asked`, `answer`).
-With ``processes`` real processes do the same, except for the settings of `simulated_only`; a
-subclass that lets other workers wait for each other leaves it out."""
+``[[jobs]]``. With ``epochs`` each worker counts its own minibatches (`HasEpochs`), with
+``questions`` the simulation needs answers on the way (`asked`, `answer`). With ``processes`` real
+processes do the same, except for the settings of `simulated_only`; a subclass that lets other
+workers wait for each other leaves it out."""
 
 
 WORKER_BYTES = 600.0
 """Bytes of a worker in a simulated state."""
+
+
+class HasEpochs(Protocol):
+    """What a protocol with ``epochs`` has besides the methods of `TimingProtocol`."""
+
+    def epoch_folds(self, cluster: Cluster, workers: int) -> int:
+        """Number of folds in one epoch of a cluster's data; 0 if that has no epochs."""
+        ...
+
+    def begin_epoch(self, state: Any, minibatches: int) -> None:
+        """Begin an epoch.
+
+        Args:
+            state: between two folds; changed in place.
+            minibatches: of each worker until the next epoch begins.
+        """
+        ...
 
 
 class TimingProtocol(ABC):
@@ -178,6 +195,9 @@ class TimingProtocol(ABC):
         Args:
             cluster: the machine.
             workers: number of workers.
+
+        Raises:
+            UserError: it cannot be simulated on the cluster, or with so many workers.
         """
 
     @abstractmethod
@@ -260,44 +280,22 @@ class TimingProtocol(ABC):
         """
         raise ValueError(f"protocol {self.name!r} does not declare 'questions'")
 
-    def epoch_folds(self, cluster: Cluster, workers: int) -> int:
-        """Number of folds in one epoch of a cluster's data with ``epochs``; 0 without epochs."""
-        del cluster, workers
-        return 0
-
-    def begin_epoch(self, state: Any, minibatches: int) -> None:
-        """Begin an epoch of ``minibatches`` per worker, with ``epochs``.
-
-        Args:
-            state: between two folds; changed in place.
-            minibatches: of each worker until the next epoch begins.
-        """
-        del state, minibatches
-
     def handing(self, workers: int) -> Handing | None:
         """Its distribution of data; None if it does not support training on frames."""
         del workers
         return None
-
-    def with_shards(self, shards: int) -> TimingProtocol:
-        """The same for a server in so many shards, where it has a server that can be cut."""
-        del shards
-        return self
 
     def memory_bytes(self, cluster: Cluster, workers: int) -> float:
         """Bytes of memory that its simulation takes before the first fold, measured."""
         del cluster
         return WORKER_BYTES * workers
 
-    def is_enough(self, workers: int) -> bool:
-        """Whether it can be simulated with so few workers."""
-        del workers
-        return True
-
     def simulated_only(self) -> tuple[str, str] | None:
         """A setting that ``processes`` do not have: (key, what is wrong, what allowed)."""
         return None
 
-    def untrained(self) -> tuple[str, str] | None:
-        """A setting that can be timed but not trained with: (key, message), or None."""
-        return None
+
+def epoch_folds(protocol: TimingProtocol, cluster: Cluster, workers: int) -> int:
+    """Number of folds in one epoch of a cluster's data; 0 without epochs."""
+    has_epochs = "epochs" in protocol.can
+    return cast(HasEpochs, protocol).epoch_folds(cluster, workers) if has_epochs else 0

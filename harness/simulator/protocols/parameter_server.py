@@ -20,7 +20,7 @@ at its read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 from harness.base.errors import UserError
 from harness.base.settings import Spec, setting
@@ -76,12 +76,11 @@ class ParameterServer(Spec, TimingProtocol):
         under_way = workers * self.depth
         return Handing(rounds=False, own=None, a_fold=self.push_every, under_way=under_way)
 
-    def with_shards(self, shards: int) -> ParameterServer:
-        """See `TimingProtocol`."""
-        return replace(self, shards=shards)
-
     def untrained(self) -> tuple[str, str] | None:
-        """Shards, which are a key of the run, and fetches less frequent than reads."""
+        """A setting that can be timed but not trained with: (key, message), or None.
+
+        Shards are a key of the run; fetches less frequent than reads are timed only.
+        """
         if self.shards > 1:
             return (
                 "shards",

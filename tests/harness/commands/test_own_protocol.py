@@ -172,8 +172,10 @@ class Patient(ParameterServer):
 
     name = "patient"
 
-    def is_enough(self, workers: int) -> bool:
-        return workers > 2
+    def start(self, cluster, workers):
+        if workers == 2:
+            raise UserError("workers: too few")
+        return super().start(cluster, workers)
 
 
 @dataclass(frozen=True)
