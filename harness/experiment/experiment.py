@@ -18,12 +18,7 @@ from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import STEADY, Halving, Rates, Schedule, Search
 from harness.base.errors import UserError
 from harness.base.settings import KIND, build, dataclasses_below, setting
-from harness.experiment.contract import (
-    OPTIMIZED,
-    TASK,
-    Reads,
-    Table,
-)
+from harness.experiment.contract import OPTIMIZED, TASK, Reads, Table
 from harness.experiment.task import OwnLoop, Pieces, Task, split_table
 from harness.simulator import (
     Averaging,

@@ -25,8 +25,7 @@ from harness.algorithms.saved import Saved
 from harness.algorithms.schedules import STEADY, Rates
 from harness.base.errors import UserError
 from harness.networks.contract import Network
-from harness.replay.fold_replay import MinibatchOf
-from harness.replay.replica_states import ReplicaStates
+from harness.replay.fold_replay import MinibatchOf, ReplicaStates
 from harness.simulator import LOST, Timeline
 from harness.simulator.timeline import SERVER
 

@@ -13,8 +13,7 @@ import torch
 from harness.algorithms.async_sgd import AveragedSgd
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
-from harness.replay.fold_replay import StaleReplay
-from harness.replay.replica_states import ReplicaStates
+from harness.replay.fold_replay import ReplicaStates, StaleReplay
 from harness.simulator import Simulation, Workload, load_cluster
 from harness.speech.frames import FramesOnDevice
 from harness.tasks.order import Order

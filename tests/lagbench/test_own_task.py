@@ -19,7 +19,7 @@ from tests.killed import kept_bytes
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 MOST_FRAMES = 10
-MOST_FILES = {"task": 48, "module": 64, "run file": 44}
+MOST_FILES = {"task": 48, "module": 63, "run file": 44}
 OURS = tuple(str(Path(lagbench.__file__).parents[1] / room) for room in ("lagbench", "harness"))
 RUN = """
 import = ["own_task"]
@@ -91,20 +91,19 @@ def compare(model, *parts, **settings):
 
 @pytest.mark.nightly
 def test_few_frames_and_files_lie_between_a_call_and_the_simulated_cluster(task, tmp_path):
-    stack, files, result = walk(lambda: compare(task()))
-    assert len(stack) <= MOST_FRAMES, stack
-    assert len(files) <= MOST_FILES["task"], sorted(files)
-    assert result.report(tmp_path / "page")
-    assert "Fit(slope=3.0)" in (tmp_path / "page/index.html").read_text()
     (tmp_path / "run.toml").write_text(RUN)
     data = torch.randn(100, 8), torch.randint(2, (100,))
     calls = {
+        "task": lambda: compare(task()),
         "module": lambda: compare(nn.Linear(8, 2), cross_entropy, data, seeds=1),
         "run file": lambda: cli.main(["train", "run.toml", "--out", "runs"]),
     }
     for name, call in calls.items():
         call()  # imports, once
         shutil.rmtree("runs" if name == "run file" else "lagbench-runs")
-        stack, files, _ = walk(call)
+        stack, files, result = walk(call)
         assert len(stack) <= MOST_FRAMES, (name, stack)
         assert len(files) <= MOST_FILES[name], (name, sorted(files))
+        if name == "task":
+            assert result.report(tmp_path / "page")
+            assert "Fit(slope=3.0)" in (tmp_path / "page/index.html").read_text()

@@ -173,9 +173,9 @@ class Patient(ParameterServer):
     name = "patient"
 
     def start(self, cluster, workers):
-        if workers == 2:
-            raise UserError("workers: too few")
-        return super().start(cluster, workers)
+        if workers != 2:
+            return super().start(cluster, workers)
+        raise UserError("workers: too few")
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class Imagined(Patient):
 def test_counts_that_are_too_few_for_it_are_no_default(capsys):
     asked = ["wide-area-10", "--protocol", "patient", "--network", "10-10", "--folds", "9"]
     assert main(["simulate", *asked, "--json", "-"]) == 0
-    assert [row["workers"] for row in json.loads(capsys.readouterr().out)] == [4, 8, 10]
+    assert [row["workers"] for row in json.loads(capsys.readouterr().out)] == [1, 4, 8, 10]
 
 
 def test_real_processes_have_what_it_declares_and_a_refusal_names_those_that_can(tmp_path):
