@@ -84,7 +84,9 @@ def simulate(
     check_kind("protocol", protocol, (TimingProtocol, str), "a protocol or the name of one")
     work = workload or machine.workload
     if work is None:
-        raise UserError(f"workload: none given, and cluster {machine.name!r} has none")
+        mistake = f"none given, and cluster {machine.name!r} has none"
+        example = "lagbench.Workload(minibatch_frames=32, flops_per_frame=1e6, parameter_bytes=4e6)"
+        raise UserError(f"workload: {mistake}; allowed: one, as {example}")
     for line in describe_repeats(machine, workers or 0):
         LOG.info(line)
     rules = protocol_of(protocol) if isinstance(protocol, str) else protocol

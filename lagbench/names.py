@@ -64,5 +64,10 @@ from lagbench.calls import rollouts as rollouts
 from lagbench.calls import simulate as simulate
 from lagbench.calls import tolerate as tolerate
 from lagbench.calls import train as train
+from lagbench.cluster import Checkpoints as Checkpoints
+from lagbench.cluster import Compression as Compression
+from lagbench.cluster import Job as Job
+from lagbench.cluster import Level as Level
+from lagbench.cluster import Shaping as Shaping
 from lagbench.result import Result as Result
 from lagbench.result import Tolerated as Tolerated

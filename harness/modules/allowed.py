@@ -127,7 +127,8 @@ def check_rates(rates: Any, methods: Sequence[str]) -> None:
     rate_of: dict[str, Any] = {} if rates is None else {"rate": rates}
     if isinstance(rates, Mapping):
         if missing := [method for method in methods if method not in rates]:
-            raise UserError(f"rates: none for {missing[0]}; allowed: one for each algorithm")
+            allowed = ", ".join(methods)
+            raise UserError(f"rates: none for {missing[0]!r}; allowed: one for each of {allowed}")
         rate_of = {f"rates: {method}": rates[method] for method in methods}
     for name, rate in rate_of.items():
         if not (is_finite(rate) and rate > 0.0):

@@ -290,7 +290,9 @@ def charge(
         same = {name: Device(launch_s=float(step_s)) for name in machine.devices}
         return replace(machine, devices=same), Workload(size, 0.0, travels)
     if all(d.achieved_flops_per_s is None for d in machine.devices.values()):
-        say(f"cluster {machine.name!r}: devices without a rate; a step takes launch_s")
+        steps_s = sorted({device.launch_s for device in machine.devices.values()})
+        steps = " or ".join(map(format_seconds, steps_s))
+        say(f"a step takes {steps} on {machine.name!r} whatever the model: no achieved_flops_per_s")
         return machine, Workload(size, 0.0, travels)
     part = size // accumulate
     if step_s == "count" or measure is None:
