@@ -17,13 +17,11 @@ from harness.base.seeds import SHORT, TUNING_SEEDS
 from harness.base.settings import format_count, format_seconds
 from harness.store import Run, Store, is_run, schema, verify_run
 from harness.store.files import list_folder
-from reports import provenance
 
 HERE = (Path(DEFAULT_STORE), Path("reports/out"))
 """Stores of trainings, and the folder of reports, whose commands keep their runs beside them."""
 
-HEAD = ("run", "algorithm", "workers", "rate", "seed", "status", "result", "seconds")
-
+HEAD = ("run", "algorithm", "workers", "rate", "seed", "status", "result", "seconds", "note")
 
 MOST_LETTERS = 500
 """Longest text of a cell."""
@@ -42,9 +40,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--csv",
         action="store_true",
         help="print CSV: a row for each run, a column for each number of its summary",
-    )
-    form.add_argument(
-        "--wide", action="store_true", help="the whole summary and all settings that differ, too"
     )
     form.add_argument("--json", action="store_true", help="every field of each run as JSON")
     parser.add_argument(
@@ -75,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for store, runs in stores.items():
             heading = one_line(f"{store.path}: {format_count(len(runs), 'run')}")
-            print(heading, *lines(runs, arguments.wide), sep="\n")
+            print(heading, *lines(runs), sep="\n")
     damaged = sum(run.status == "damaged" for run in every)
     if arguments.verify or damaged:
         print(f"{damaged} damaged", file=sys.stderr)
@@ -98,20 +93,15 @@ def _write_csv(runs: Sequence[Run]) -> None:
         writer.writerow(printable([run.hash, run.status, *numbers, run.note, str(run.dir)]))
 
 
-def lines(runs: Sequence[Run], wide: bool = False) -> Iterator[str]:
-    """Tables of results, of trials of learning rates, and of runs that train nothing.
-
-    Args:
-        runs: runs of one store.
-        wide: whether to add the whole summary and the settings that differ.
-    """
+def lines(runs: Sequence[Run]) -> Iterator[str]:
+    """Tables of results, of trials of learning rates, and of runs that train nothing."""
     kinds = {kind: list[Run]() for kind in ("results", "trials of learning rates", "others")}
     for run in runs:
         kinds[_kind(run)].append(run)
     for kind, group in kinds.items():
         if group:
             yield from ("", f"{kind}: {len(group)}")
-            yield from _align([_head(wide), *build_rows(group, wide)])
+            yield from _align([HEAD, *(_cells(run) for run in sorted(group, key=_place))])
 
 
 def _kind(run: Run) -> str:
@@ -121,32 +111,12 @@ def _kind(run: Run) -> str:
     return "trials of learning rates" if is_trial else "results"
 
 
-def _head(wide: bool) -> tuple[str, ...]:
-    return (*HEAD, "summary", "settings that differ") if wide else (*HEAD, "note")
-
-
 def _align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Rows as lines of columns of equal width, whatever text a configuration holds."""
     rows = [[one_line(cell)[:MOST_LETTERS] for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(map(str.ljust, row, widths)).rstrip()
-
-
-def build_rows(runs: Sequence[Run], wide: bool = False) -> list[tuple[str, ...]]:
-    """A row for each run, by algorithm, workers, rate and seed; see `HEAD`."""
-    ordered = sorted(runs, key=_place)
-    if not wide:
-        return [(*_cells(run), run.note) for run in ordered]
-    rows: list[tuple[str, ...]] = []
-    for group in provenance.group_by_keys([run.config for run in ordered]):
-        kind = [ordered[index] for index in group]
-        _, apart = provenance.split([run.config for run in kind])
-        rows += [
-            (*_cells(run), summary(run), pairs(settings))
-            for run, settings in zip(kind, apart, strict=True)
-        ]
-    return rows
 
 
 def _place(run: Run) -> tuple[Any, ...]:
@@ -168,6 +138,7 @@ def _cells(run: Run) -> tuple[str, ...]:
         _status(run),
         _result(run),
         "-" if seconds is None else format_seconds(seconds),
+        run.note,
     )
 
 
@@ -225,15 +196,3 @@ def find_stores(folders: Sequence[Path]) -> list[Store]:
         names = " and ".join(repr(str(folder)) for folder in folders)
         raise UserError(f"runs: no store in {names}; allowed: an output folder or its runs/")
     return stores
-
-
-def summary(run: Run) -> str:
-    """The run's note, if any, and the numbers of its summary, in one line."""
-    numbers = {k: v for k, v in run.summary.items() if isinstance(v, int | float)}
-    text = pairs({key: f"{value:.5g}" for key, value in numbers.items()})
-    return "; ".join(filter(None, (run.note, text)))
-
-
-def pairs(items: dict[str, str]) -> str:
-    """``key value`` pairs in one line."""
-    return ", ".join(f"{key} {value}" for key, value in items.items())

@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from harness import argument_types
@@ -87,12 +86,6 @@ def configure(parser: Parser) -> None:
         help="time this fully connected network instead of the file's [workload]",
     )
     parser.add_argument(
-        "--minibatch",
-        type=argument_types.whole(1, 2**40),
-        metavar="FRAMES",
-        help="minibatch size that replaces the file's",
-    )
-    parser.add_argument(
         "--sweep",
         metavar="KEY=A,B,C",
         action="append",
@@ -113,7 +106,12 @@ def configure(parser: Parser) -> None:
         metavar="FILE",
         help="trace of the last row's timeline for ui.perfetto.dev",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="the figures as JSON")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="list of rows as JSON: workers, throughput_per_s, speedup, staleness, lag_s, …",
+    )
 
 
 Job = tuple[Point, Workload, list[int]]
@@ -246,14 +244,14 @@ def _can_start(protocol: TimingProtocol, cluster: Cluster, workers: int) -> bool
 
 
 def _workload(arguments: argparse.Namespace, cluster: Cluster) -> Workload:
-    """The file's workload, changed by ``--network`` and ``--minibatch``."""
-    frames, workload = arguments.minibatch, cluster.workload
+    """The file's workload, or that of ``--network``."""
+    workload = cluster.workload
     if arguments.network is not None:
-        default = 256 if workload is None else workload.minibatch_frames
-        return Workload.of_network(arguments.network, frames or default)
+        frames = 256 if workload is None else workload.minibatch_frames
+        return Workload.of_network(arguments.network, frames)
     if workload is None:
         raise UserError(f"{arguments.cluster}: workload: missing; give the table, or --network")
-    return workload if frames is None else replace(workload, minibatch_frames=frames)
+    return workload
 
 
 def layer_sizes(text: str) -> list[int]:

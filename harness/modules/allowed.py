@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -114,25 +115,30 @@ def check_lists(methods: Any, workers: Any) -> None:
         raise UserError(f"workers: {workers!r}; allowed: a list of whole numbers from 1")
 
 
-def check_rates(rates: Any, methods: Sequence[str]) -> None:
-    """Reject invalid learning rates.
+def rates_of(rates: Any, methods: Sequence[str]) -> dict[str, Any] | None:
+    """The learning rate of each method; None to search them.
 
     Args:
-        rates: one rate for all methods, a mapping with one for each, or None to search them.
+        rates: one for all methods, a mapping with one for each, or None. A mapping may have the
+            name of a method without what follows a colon or a space in its label.
         methods: labels of the methods.
 
     Raises:
         UserError: a rate is missing or not positive.
     """
-    rate_of: dict[str, Any] = {} if rates is None else {"rate": rates}
+    if rates is None:
+        return None
+    rate_of: dict[str, Any] = dict.fromkeys(methods, rates)
     if isinstance(rates, Mapping):
-        if missing := [method for method in methods if method not in rates]:
+        table = cast("Mapping[str, Any]", rates)
+        rate_of = {m: table.get(m, table.get(re.split("[: ]", m)[0])) for m in methods}
+    for method, rate in rate_of.items():
+        if rate is None:
             allowed = ", ".join(methods)
-            raise UserError(f"rates: none for {missing[0]!r}; allowed: one for each of {allowed}")
-        rate_of = {f"rates: {method}": rates[method] for method in methods}
-    for name, rate in rate_of.items():
+            raise UserError(f"rates: none for {method!r}; allowed: one for each of {allowed}")
         if not (is_finite(rate) and rate > 0.0):
-            raise UserError(f"{name}: {rate!r}; allowed: a number above 0")
+            raise UserError(f"rate: {rate!r}; allowed: a number above 0")
+    return rate_of
 
 
 def seeds_of(choice: Any) -> list[int]:

@@ -32,7 +32,7 @@ from harness.experiment.pools import Parcel, Submission
 from harness.experiment.pools import check as check_executor
 from harness.experiment.task import Task
 from harness.judge.comparison import Impossible
-from harness.modules.allowed import call_function, check_kind, check_lists, check_rates, seeds_of
+from harness.modules.allowed import call_function, check_kind, check_lists, rates_of, seeds_of
 from harness.modules.gradient_rules import GradientRules
 from harness.modules.network import AskedLoss, copy_module
 from harness.modules.parts import ModuleParts
@@ -297,13 +297,14 @@ class Call:
         for name, values in {"algorithms": labelled, "workers": workers}.items():
             if not values:
                 raise UserError(f"{name}: empty; allowed: at least one")
-        check_rates(rates, [method.label for method in labelled])
+        rates = rates_of(rates, [method.label for method in labelled])
         guess = self.settings.guess
         return Grid(self.build_config, labelled, workers, self.seeds, guess, rates)
 
     def _methods(self, methods: Sequence[Asked]) -> list[Method]:
         optimizer, decay = self.settings.optimizer, self.settings.weight_decay
-        chosen = [with_optimizer(method_of(method), optimizer) for method in methods]
+        labelled = tell_apart([method_of(method) for method in methods])
+        chosen = [with_optimizer(method, optimizer) for method in labelled]
         return [replace(method, algorithm=with_decay(method.algorithm, decay)) for method in chosen]
 
     def build_config(self, method: Method, workers: int, rate: float, seed: int) -> AnyExperiment:
@@ -381,6 +382,20 @@ class Call:
         for line in describe_doubts(*timed):
             self.say(line)
         return timed
+
+
+def tell_apart(methods: Sequence[Method]) -> list[Method]:
+    """Methods of which those with one label have the settings in it that differ among them."""
+    parts: list[list[Any]] = [[method.algorithm, method.protocol] for method in methods]
+    settings = [
+        {f.name: str(getattr(p, f.name)) for p in pair for f in fields(p)} for pair in parts
+    ]
+    named: list[Method] = []
+    for method, values in zip(methods, settings, strict=True):
+        alike = [s for s, m in zip(settings, methods, strict=True) if m.label == method.label]
+        differing = [f"{n} {v}" for n, v in values.items() if any(s.get(n) != v for s in alike)]
+        named.append(replace(method, label=" ".join([method.label, *differing])))
+    return named
 
 
 def _takes_one(function: Callable[..., Any]) -> bool:

@@ -290,8 +290,7 @@ def charge(
         same = {name: Device(launch_s=float(step_s)) for name in machine.devices}
         return replace(machine, devices=same), Workload(size, 0.0, travels)
     if all(d.achieved_flops_per_s is None for d in machine.devices.values()):
-        steps_s = sorted({device.launch_s for device in machine.devices.values()})
-        steps = " or ".join(map(format_seconds, steps_s))
+        steps = " or ".join({format_seconds(d.launch_s): 0 for d in machine.devices.values()})
         say(f"a step takes {steps} on {machine.name!r} whatever the model: no achieved_flops_per_s")
         return machine, Workload(size, 0.0, travels)
     part = size // accumulate

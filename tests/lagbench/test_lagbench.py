@@ -399,7 +399,7 @@ def test_lists_and_rates_of_a_comparison_are_looked_at_first(usual):
     for given, told in [
         ({"algorithms": "async"}, "algorithms: 'async'; allowed: a list"),
         ({"workers": 4}, "workers: 4; allowed: a list"),
-        ({"algorithms": ["async", "sync"], "rates": {"sync": 0.1}}, "rates: none for async"),
+        ({"algorithms": ["async", "sync"], "rates": {"sync": 0.1}}, "rates: none for 'async'"),
         ({"algorithms": ["sync", "sync"]}, "algorithms: 'sync' more than once"),
     ]:
         with pytest.raises(lagbench.UserError, match=told):

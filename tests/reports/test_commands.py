@@ -11,7 +11,7 @@ def report_command(folder):
 
 
 def runs_command(folder):
-    return runs.run(Namespace(folder=folder, wide=False, verify=False, csv=False, json=False))
+    return runs.run(Namespace(folder=folder, verify=False, csv=False, json=False))
 
 
 def test_report_rebuilds_without_training_and_names_the_files(out, capsys):

@@ -40,7 +40,6 @@ def test_runs_are_written_for_programs(tmp_path, capsys):
     assert main(["runs", str(tmp_path), "--csv"]) == 0
     (row,) = csv.DictReader(capsys.readouterr().out.splitlines())
     assert (row["hash"], row["status"], row["loss"]) == (run.hash, "done", "0.5")
-    assert main(["runs", str(tmp_path), "--csv", "--json"]) == 2
 
 
 def trained(seed, workers=1, every=1):
@@ -68,11 +67,6 @@ def test_a_table_has_a_header_and_trials_of_learning_rates_stand_apart(tmp_path,
         [hashes[2], "ModelAveraging", "1", "0.1", "100", *result], [], ["others:", "1"], head,
         [hashes[3], "-", "-", "-", "3", *result],
     ]  # fmt: skip
-    assert main(["runs", str(tmp_path), "--wide"]) == 0
-    wide = capsys.readouterr().out.splitlines()
-    assert wide[3].endswith("settings that differ")
-    assert "dev_error/iterate 0.25, folds 3, virtual_s 0.5" in wide[4]
-    assert wide[4].endswith("seed 0")
 
 
 def test_without_a_folder_the_stores_of_programs_and_of_commands_are_listed(

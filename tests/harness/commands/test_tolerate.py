@@ -60,11 +60,9 @@ def test_staleness_delay_and_losses_change_the_cluster_of_the_runs(tmp_path, cap
     ("words", "told"),
     [
         (["--what", "dealy"], "what: unknown 'dealy' (did you mean 'delay'"),
-        (["--from", "8", "--to", "4"], "from 8 to 4; allowed: from less to more"),
         (["--margin", "-1"], "margin: -1.0; allowed"),
         (["--seeds", "0"], "--seeds: '0' is not allowed"),
         (["--what", "staleness", "--algorithm", "sync"], "GradientAveraging folds in rounds"),
-        (["--rates", "mine"], "choose from 'sweep', 'file'"),
     ],
 )
 def test_a_mistake_is_one_line(words, told, tmp_path, capsys):

@@ -4,16 +4,23 @@ import pytest
 import torch
 from torch import nn
 
-from harness.algorithms.catalogue import AsyncSgd
+from harness.algorithms.catalogue import AsyncSgd, GradientAveraging
 from harness.algorithms.descent import PLAIN
 from harness.algorithms.schedules import Constant
 from harness.base.errors import UserError
 from harness.experiment.methods import Method, method_of
-from harness.modules.allowed import check_kind, check_lists, check_number, check_whole, pair_of
-from harness.modules.call import Call, cluster_of
+from harness.modules.allowed import (
+    check_kind,
+    check_lists,
+    check_number,
+    check_whole,
+    pair_of,
+    rates_of,
+)
+from harness.modules.call import Call, cluster_of, tell_apart
 from harness.modules.network import Parameters
 from harness.modules.recipe import optimizer_of
-from harness.simulator import Averaging
+from harness.simulator import Averaging, BackupWorkers
 
 SPARSE = torch.optim.SparseAdam(nn.Linear(2, 2).parameters(), 0.1)
 OPTIMIZER = torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)
@@ -83,3 +90,10 @@ def test_what_is_allowed_is_not_refused(tmp_path):
         settings(optimizer=asked, store=tmp_path)
         assert optimizer_of(asked).descent == PLAIN
     assert optimizer_of(fresh).rate == 0.1
+
+
+def test_methods_of_one_name_are_told_apart_and_share_its_rate():
+    rows = [(GradientAveraging(), BackupWorkers(backups=count)) for count in (0, 2)]
+    labels = [method.label for method in tell_apart([method_of(row) for row in (*rows, "async")])]
+    assert labels == ["GradientAveraging backups 0", "GradientAveraging backups 2", "async"]
+    assert [*rates_of({"GradientAveraging": 0.5, "async": 0.2}, labels).values()] == [0.5, 0.5, 0.2]

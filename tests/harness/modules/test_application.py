@@ -267,7 +267,6 @@ def test_a_run_file_gives_workers_different_data(
         (':make_model"', ':quits"', "task.model: {module}:quits raised SystemExit: 5"),
         (':make_model"', ':share_wrong"', "share_wrong raised TypeError: share_wrong() missing 2"),
         (':make_model"', ':data"', "task.model: gives a tuple; allowed: a torch.nn.Module"),
-        (':data"', ':quits"', "task.data: {module}:quits raised SystemExit: 5"),
         (':loss"', ':quits"', "task.loss: fails on a minibatch of 8 examples: TypeError"),
         (':loss"', ':each_wrong"', "task.loss: shape [8]; allowed: one number"),
         (
