@@ -92,11 +92,11 @@ def way_of(wiring, source, target):
     has_top = True
     for level in range(levels):
         group = int(wiring.group[level])
-        many = int(wiring.links[level]) if len(wiring.links) else 1
+        many = int(wiring.links[level])
         if not any(servers) and source // group == target // group:
             has_top = False
             break
-        if len(wiring.inside) and wiring.inside[level]:
+        if wiring.inside[level]:
             above = int(wiring.group[level + 1])
             if any(servers) or source // above != target // above:
                 continue

@@ -82,7 +82,10 @@ class Plan(NamedTuple):
     messages: Any
 
 
-def schedule(algorithm: str, workers: int, group: int = 1, members: Ints | None = None) -> Plan:
+@lru_cache(maxsize=8)
+def schedule(
+    algorithm: str, workers: int, group: int = 1, members: tuple[int, ...] | None = None
+) -> Plan:
     """The messages of an algorithm.
 
     Args:
@@ -91,30 +94,15 @@ def schedule(algorithm: str, workers: int, group: int = 1, members: Ints | None 
         group: for those of `GROUPED`, number of workers in a group.
         members: numbers of participating workers, ascending; all if not given.
     """
-    nearby = group if algorithm in GROUPED else 1
-    if members is None or len(members) == workers:
-        return _schedule(algorithm, workers, nearby)
-    return _schedule_among(algorithm, workers, nearby, np.array(members))
-
-
-@lru_cache(maxsize=8)
-def _schedule(algorithm: str, workers: int, group: int) -> Plan:
-    parts, rounds = EXCHANGES[algorithm](workers, group)
-    return _build_schedule(workers, parts, rounds)
-
-
-def _schedule_among(algorithm: str, workers: int, group: int, members: Ints) -> Plan:
-    if algorithm == "hierarchical":
-        return _build_schedule(workers, *_tree_over_groups(_group_members(members, group)))
-    parts, rounds = EXCHANGES[algorithm](len(members), group)
-    for messages in rounds:
-        # In place, which is safe here: only whole schedules are cached (`_schedule`).
-        messages["source"] = members[messages["source"]]
-        messages["target"] = members[messages["target"]]
-    return _build_schedule(workers, parts, rounds)
-
-
-def _build_schedule(workers: int, parts: int, rounds: Rounds) -> Plan:
+    numbers = np.arange(workers) if members is None else np.array(members)
+    if algorithm == "hierarchical":  # members keep their groups, of which some may be smaller
+        parts, rounds = _tree_over_groups(_group_members(numbers, group))
+    else:
+        nearby = group if algorithm in GROUPED else 1
+        parts, rounds = EXCHANGES[algorithm](len(numbers), nearby)
+        for messages in rounds:
+            messages["source"] = numbers[messages["source"]]
+            messages["target"] = numbers[messages["target"]]
     for number, messages in enumerate(rounds):
         messages["round"] = number
     rows = np.concatenate(rounds) if rounds else np.zeros(0, MESSAGE)
@@ -425,7 +413,8 @@ class AllReduce:
 
     @cached_property
     def _plan(self) -> tuple[Plan, Program]:
-        plan = schedule(self.algorithm, self.wiring.workers, self._group, self.members)
+        members = tuple(self.members.tolist())
+        plan = schedule(self.algorithm, self.wiring.workers, self._group, members)
         return plan, program(plan)
 
     def _run(self, ready: Any, size_bytes: float, add_s_per_byte: float) -> tuple[Any, Messages]:

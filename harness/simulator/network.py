@@ -427,8 +427,8 @@ class Wiring(NamedTuple):
         latency_s: [L + 1] latency of each level, then of the shards' links.
         core: number of the core's link, or `NO_LINK`.
         rate: [E] bytes per second of each link.
-        links: [L] `Level.links` of each level; empty if all are 1.
-        inside: [L] `Level.inside` of each level; empty if none is.
+        links: [L] `Level.links` of each level.
+        inside: [L] `Level.inside` of each level.
         rails: whether messages that stay on one rail bypass the core.
     """
 
@@ -493,8 +493,8 @@ def wire(
         latency_s=np.array([level.latency_s for level in levels]),
         core=core,
         rate=rates,
-        links=np.array([x.links for x in below if any(y.links > 1 for y in below)], np.int64),
-        inside=np.array([x.inside for x in below if any(y.inside for y in below)], np.bool_),
+        links=np.array([level.links for level in below], np.int64),
+        inside=np.array([level.inside for level in below], np.bool_),
         rails=not shards and network.rails,
     )
 
@@ -538,21 +538,18 @@ def route(wiring: Wiring, source: int, target: int, way: Any) -> float:
     outside = from_server or to_server
     top = True
     for level in range(levels):
-        a, b = source // wiring.group[level], target // wiring.group[level]
         # One link leads to both ends: the message turns below it, and never sees the core.
-        if not outside and a == b:
+        if not outside and source // wiring.group[level] == target // wiring.group[level]:
             top = False
             break
         if leaves(wiring, level, source, target):
             continue
         latency_s += wiring.latency_s[level]
-        if len(wiring.links) > 0:
-            a, b = link_of(wiring, level, source), link_of(wiring, level, target)
         if not from_server:
-            way[place] = wiring.up[level] + a
+            way[place] = wiring.up[level] + link_of(wiring, level, source)
             place += 1
         if not to_server:
-            way[place] = wiring.down[level] + b
+            way[place] = wiring.down[level] + link_of(wiring, level, target)
             place += 1
     if from_server:
         way[place] = wiring.up[levels] + source - wiring.workers
@@ -580,7 +577,7 @@ def link_of(wiring: Wiring, level: int, worker: int) -> int:
 @kernel
 def leaves(wiring: Wiring, level: int, source: int, target: int) -> bool:
     """Whether a message bypasses an inside level, because it leaves the group above."""
-    if len(wiring.inside) == 0 or not wiring.inside[level]:
+    if not wiring.inside[level]:
         return False
     above = wiring.group[level + 1]
     outside = source >= wiring.workers or target >= wiring.workers
@@ -592,7 +589,5 @@ def one_rail(wiring: Wiring, source: int, target: int) -> bool:
     """Whether two workers' highest links have the same number in their groups."""
     if not wiring.rails:
         return False
-    top = len(wiring.group) - 1
-    links = wiring.links[top] if len(wiring.links) > 0 else 1
-    group = wiring.group[top]
+    group, links = wiring.group[-1], wiring.links[-1]
     return source % group * links // group == target % group * links // group

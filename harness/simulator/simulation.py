@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import astuple
 from typing import Any, cast
 
 import numpy as np
@@ -294,14 +295,10 @@ class Simulation:
 
     def state(self) -> dict[str, np.ndarray]:
         """The whole state for `restore`, as named arrays (copies)."""
-        job = self._workload
-        numbers = [job.minibatch_frames, job.flops_per_frame, job.parameter_bytes]
-        if any(further := [job.operators, job.moved_bytes]):
-            numbers += further
         arrays = {name: array.copy() for name, array in _leaves(self._state)}
         return {
             **arrays,
-            _WORKLOAD: np.array(numbers, np.float64),
+            _WORKLOAD: np.array(astuple(self._workload), np.float64),
             _FINGERPRINT: np.array(self._fingerprint(), np.int64),
         }
 
@@ -330,10 +327,9 @@ class Simulation:
                 "saved simulation: it is of another cluster, protocol, number of workers or seed"
             )
         for name, array in _leaves(simulation._state):
-            if array.size:  # empty arrays may be newer than the state: their feature is not used
-                if name not in state or state[name].shape != array.shape:
-                    raise UserError("saved simulation: another version of this program wrote it")
-                array[...] = state[name]
+            if name not in state or state[name].shape != array.shape:
+                raise UserError("saved simulation: another version of this program wrote it")
+            array[...] = state[name]
         return simulation
 
     def with_state(self, state: Mapping[str, np.ndarray]) -> Simulation:

@@ -378,15 +378,15 @@ def concat(segments: Sequence[Timeline]) -> Timeline:
     rows = [part.folded() for part in segments]
     rows += [part.lost() for part in segments] + [tail.in_flight()]
     return Timeline(
-        folds=_stack([part.folds for part in segments]),
-        contributions=_stack(rows),
-        spans=_stack([_renumber_kinds(part, kinds) for part in segments]),
+        folds=stack([part.folds for part in segments]),
+        contributions=stack(rows),
+        spans=stack([_renumber_kinds(part, kinds) for part in segments]),
         kinds=kinds,
-        restarts=_stack([part.restarts for part in segments]),
-        decodes=_stack([part.decodes for part in segments]),
-        pieces=_stack([part.pieces for part in segments]),
+        restarts=stack([part.restarts for part in segments]),
+        decodes=stack([part.decodes for part in segments]),
+        pieces=stack([part.pieces for part in segments]),
         own={
-            name: _stack([part.own[name] for part in segments if name in part.own])
+            name: stack([part.own[name] for part in segments if name in part.own])
             for name in dict.fromkeys(name for part in segments for name in part.own)
         },
         unit=next((part.unit for part in segments if len(part.folds)), segments[0].unit),
@@ -399,7 +399,7 @@ def _renumber_kinds(part: Timeline, kinds: tuple[str, ...]) -> Spans:
     return replace(part.spans, kind=numbers[part.spans.kind])
 
 
-def _stack(tables: Sequence[Any]) -> Any:
+def stack(tables: Sequence[Any]) -> Any:
     """Concatenate tables of one type; an optional column must be in all or none."""
     filled = [table for table in tables if len(table)] or [tables[0]]
     if len(filled) == 1:

@@ -31,6 +31,7 @@ from harness.simulator.protocols import asynchronous, plain_server, record
 from harness.simulator.protocols import state as server_state
 from harness.simulator.protocols.contract import Handing, Limits, TimingProtocol
 from harness.simulator.protocols.plain_server import PlainState
+from harness.simulator.protocols.rows import rows_under_way
 from harness.simulator.protocols.state import Rules
 from harness.simulator.timeline import Contributions, Timeline
 
@@ -158,21 +159,19 @@ class ParameterServer(Spec, TimingProtocol):
         start = int(state.clock[0]["version"])
         # A fold records one piece per shard, which must fit the memory.
         room = min(room, max(1, MOST_PIECES // self.shards)) if self.shards > 1 else room
-        count, losses = len(state.slots), len(state.occurrences) > 0
-        rows = record.space(room, count, len(state.shards.queues), spans, losses)
-        reason = asynchronous.run(state, costs, self.rules, limits, rows, room)
+        losses = room + len(state.slots) if len(state.occurrences) else 0
+        rows = record.space(room, spans, losses, len(state.shards.queues))
+        reason = asynchronous.run(state, costs, self.rules, limits, rows)
         # Half of the range, since the test comes after the events of a call.
         if int(state.clock[0]["sequence"]) > server_state.MOST_EVENTS // 2:
             raise UserError("simulation: too long; use fewer folds")
-        return reason, record.timeline(rows, start, self.push_every, count)
+        return reason, record.timeline(rows, start, self.push_every)
 
     def in_flight(self, state: _State) -> Contributions:
         """Contributions read and not yet folded, by first step."""
         if isinstance(state, PlainState):
             return plain_server.contributions_in_flight(state)
-        return server_state.rows_under_way(
-            state.slots, server_state.UNDER_WAY, self.depth, self.push_every
-        )
+        return rows_under_way(state.slots, server_state.UNDER_WAY, self.push_every)
 
     def promised(self, state: _State) -> int:
         """The number of minibatches on a plain server; else the version and folds in flight."""

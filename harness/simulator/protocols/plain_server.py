@@ -19,18 +19,23 @@ import numpy as np
 
 from harness.simulator.costs import Costs, computation_with_jitter_s, folding_s, jitter_of
 from harness.simulator.events import (
+    WAIT,
     WHO,
+    Queue,
+    append,
     enter,
     kernel,
     loop,
+    new_queue,
     new_tournament,
     part,
     scratch,
+    take,
 )
 from harness.simulator.laws import CONSTANT
 from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, STUCK, Limits
-from harness.simulator.protocols.record import Record, space, timeline
-from harness.simulator.protocols.state import rows_under_way
+from harness.simulator.protocols.record import Record, space, timeline, write_row
+from harness.simulator.protocols.rows import rows_under_way
 from harness.simulator.timeline import Contributions, Timeline
 
 PARKED, ABOUT_TO_READ, UNDER_WAY = range(3)
@@ -38,15 +43,13 @@ PARKED, ABOUT_TO_READ, UNDER_WAY = range(3)
 CLOCK = np.dtype(
     [
         *CLOCK_FIELDS,
-        *(("standing", np.int64), ("first_reader", np.int64), ("readers", np.int64)),
-        ("folded_s", np.float64),
+        *(("standing", np.int64), ("folded_s", np.float64)),
     ]
 )
-"""With the number of folds in a row at one instant, the index of the first reader in the ring, the
-number of readers, and the end of the last fold."""
+"""With the number of folds in a row at one instant, and the end of the last fold."""
 
 TASK = np.dtype(
-    [(name, np.int64) for name in ("phase", "step", "read_version", "first_step")]
+    [(name, np.int64) for name in ("worker", "phase", "step", "read_version", "first_step")]
     + [(name, np.float64) for name in ("read_at_s", "copy_s", "compute_s", "fold_s")]
     + [("jitter", np.float64)]
 )
@@ -61,22 +64,24 @@ class PlainState(NamedTuple):
         clock: [1] of `CLOCK`.
         arrivals: [2N] tournament of arrivals at the server.
         tasks: [N] of `TASK`.
-        readers: [N] ring of workers about to read at the present instant.
+        readers: workers about to read at the present instant.
     """
 
     clock: Any
     arrivals: Any
     tasks: Any
-    readers: Any
+    readers: Queue
 
 
 def start(workers: int) -> PlainState:
     """All workers idle at time 0, version 0."""
+    tasks = np.zeros(workers, TASK)
+    tasks["worker"] = np.arange(workers)
     return PlainState(
         clock=np.zeros(1, CLOCK),
         arrivals=new_tournament(workers),
-        tasks=np.zeros(workers, TASK),
-        readers=np.zeros(workers, np.int64),
+        tasks=tasks,
+        readers=new_queue(workers),
     )
 
 
@@ -84,11 +89,10 @@ def advance(
     state: PlainState, costs: Costs, limits: Limits, room: int, spans: bool
 ) -> tuple[int, Timeline]:
     """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`."""
-    start, under_way = int(state.clock[0]["version"]), len(state.tasks)
-    record = space(room, under_way, shards=0, spans=spans, losses=False)
-    reason = run(state, costs, limits, record, room)
+    start, record = int(state.clock[0]["version"]), space(room, spans)
+    reason = run(state, costs, limits, record)
     record.counts[0] = state.clock[0]["version"] - start
-    return reason, timeline(record, start, 1, under_way)
+    return reason, timeline(record, start, 1)
 
 
 def contributions_in_flight(state: PlainState) -> Contributions:
@@ -108,10 +112,10 @@ def wake(state: PlainState) -> None:
 
 
 @loop
-def run(state: PlainState, costs: Costs, limits: Limits, record: Record, room: int) -> int:
-    """Advance ``state`` until a limit is met or ``room`` rows are written; returns the reason."""
-    clock, arrivals, tasks = state.clock[0], state.arrivals, state.tasks
-    rows, with_spans = 0, len(record.instants) > 0
+def run(state: PlainState, costs: Costs, limits: Limits, record: Record) -> int:
+    """Advance ``state`` until a limit is met or the record is full; returns the reason."""
+    clock, arrivals, tasks, readers = state.clock[0], state.arrivals, state.tasks, state.readers
+    rows, room, with_spans = 0, len(record.worker), len(record.instants) > 0
     shortest_s = shortest_fold_s(state, costs)
     while clock.version < limits.version:
         worker = arrivals[1].key & WHO
@@ -119,8 +123,8 @@ def run(state: PlainState, costs: Costs, limits: Limits, record: Record, room: i
         start_s = max(arrived_s, clock.folded_s)
         end_s = np.inf if arrived_s == np.inf else start_s + tasks[worker].fold_s
         # Folds of this instant come first, then its readers, each with what it causes.
-        if clock.readers > 0 and end_s > clock.now_s:
-            worker = next_reader(state)
+        if readers.counts[WAIT] > 0 and end_s > clock.now_s:
+            worker = take(readers)[1]
         else:
             if end_s > limits.time_s:
                 clock.now_s = limits.time_s
@@ -132,7 +136,7 @@ def run(state: PlainState, costs: Costs, limits: Limits, record: Record, room: i
             clock.standing = clock.standing + 1 if end_s == clock.now_s else 0
             if clock.standing > limits.standing:
                 return STUCK
-            write_row(record, rows, worker, tasks[worker], end_s)
+            write_row(record, rows, tasks[worker], end_s)
             if with_spans:
                 write_instants(record.instants[rows], tasks[worker], costs.latency_s, start_s)
             rows += 1
@@ -140,7 +144,7 @@ def run(state: PlainState, costs: Costs, limits: Limits, record: Record, room: i
             clock.version += 1
             # If no further fold can end now, the worker reads at once: its leaf is then updated
             # once instead of twice. `shortest_s` may be too small for a float to add to `end_s`.
-            certain = end_s + shortest_s > end_s and clock.readers == 0
+            certain = end_s + shortest_s > end_s and readers.counts[WAIT] == 0
             if not certain or clock.version == limits.version:
                 scratch(arrivals, worker)
                 queue_reader(state, worker)
@@ -163,16 +167,6 @@ def shortest_fold_s(state: PlainState, costs: Costs) -> float:
 
 
 @part
-def write_row(record: Record, row: int, worker: int, task: Any, end_s: float) -> None:
-    """Write a folded contribution to the columns."""
-    record.fold_end_s[row] = end_s
-    record.worker[row] = worker
-    record.read_version[row] = task.read_version
-    record.read_at_s[row] = task.read_at_s
-    record.first_step[row] = task.first_step
-
-
-@part
 def write_instants(instants: Any, task: Any, latency_s: float, fold_start_s: float) -> None:
     """Write the instants of a folded contribution, from which spans are made."""
     instants.fetch_start_s = task.read_at_s
@@ -186,21 +180,8 @@ def write_instants(instants: Any, task: Any, latency_s: float, fold_start_s: flo
 @kernel
 def queue_reader(state: PlainState, worker: int) -> None:
     """Append a worker to those that are about to read."""
-    clock, readers = state.clock[0], state.readers
-    place = clock.first_reader + clock.readers  # below twice the ring: no division is needed
-    readers[place - len(readers) if place >= len(readers) else place] = worker
-    clock.readers += 1
+    append(state.readers, state.clock[0].now_s, worker)
     state.tasks[worker].phase = ABOUT_TO_READ
-
-
-@part
-def next_reader(state: PlainState) -> int:
-    """Remove the first reader from the ring; returns the worker."""
-    clock, readers = state.clock[0], state.readers
-    worker = readers[clock.first_reader]
-    clock.first_reader = 0 if clock.first_reader + 1 == len(readers) else clock.first_reader + 1
-    clock.readers -= 1
-    return worker
 
 
 @part

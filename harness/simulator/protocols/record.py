@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.simulator.events import kernel, part
+from harness.simulator.protocols.rows import columns_of
 from harness.simulator.protocols.shards import PIECE
 from harness.simulator.protocols.state import SLOT
 from harness.simulator.timeline import (
@@ -18,6 +19,7 @@ from harness.simulator.timeline import (
     Restarts,
     Spans,
     Timeline,
+    stack,
 )
 
 FETCH, COMPUTE, PUSH, FOLD = range(4)
@@ -51,21 +53,20 @@ class Record(NamedTuple):
     pieces: Any
 
 
-def space(folds: int, under_way: int, shards: int, spans: bool, losses: bool) -> Record:
-    """An empty record, with space for the contributions in flight behind its folds.
+def space(folds: int, spans: bool, losses: int = 0, shards: int = 0) -> Record:
+    """An empty record.
 
     Args:
         folds: largest number of folds, and of restarts.
-        under_way: largest number of contributions in flight.
-        shards: number of shards that record pieces; 0 for one shard.
         spans: whether to record spans.
-        losses: whether contributions may be lost.
+        losses: largest number of lost contributions.
+        shards: number of shards that record pieces; 0 for one shard.
     """
     kinds = (np.float64, np.int32, np.int64, np.float64, np.int64)
     return Record(
-        *(np.empty(folds + under_way, kind) for kind in kinds),
+        *(np.empty(folds, kind) for kind in kinds),
         instants=np.empty(folds if spans else 0, SPANNED),
-        lost=np.empty(folds + under_way if losses else 0, SLOT),
+        lost=np.empty(losses, SLOT),
         restarts=np.empty(folds, RESTART),
         counts=np.zeros(3, np.int64),
         pieces=np.empty((folds, shards), PIECE),
@@ -73,77 +74,47 @@ def space(folds: int, under_way: int, shards: int, spans: bool, losses: bool) ->
 
 
 @part
-def write_row(record: Record, row: int, slot: Any) -> None:
-    """Write a folded contribution to the columns."""
-    record.fold_end_s[row] = slot.fold_end_s
+def write_row(record: Record, row: int, slot: Any, end_s: float) -> None:
+    """Write a folded contribution to the columns; ``slot`` has the same fields."""
+    record.fold_end_s[row] = end_s
     record.worker[row] = slot.worker
     record.read_version[row] = slot.read_version
     record.read_at_s[row] = slot.read_at_s
     record.first_step[row] = slot.first_step
-    if len(record.instants) > 0:
-        instants = record.instants[row]
-        instants.fetch_start_s = slot.fetch_start_s
-        instants.fetch_end_s = slot.fetch_end_s
-        instants.compute_end_s = slot.compute_end_s
-        instants.push_start_s = slot.push_start_s
-        instants.push_end_s = slot.push_end_s
-        instants.fold_start_s = slot.fold_start_s
 
 
-def timeline(record: Record, start: int, steps: int, under_way: int) -> Timeline:
+@part
+def write_instants(instants: Any, slot: Any) -> None:
+    """Write the instants of a folded contribution, from which spans are made."""
+    instants.fetch_start_s = slot.fetch_start_s
+    instants.fetch_end_s = slot.fetch_end_s
+    instants.compute_end_s = slot.compute_end_s
+    instants.push_start_s = slot.push_start_s
+    instants.push_end_s = slot.push_end_s
+    instants.fold_start_s = slot.fold_start_s
+
+
+def timeline(record: Record, start: int, steps: int) -> Timeline:
     """The timeline of a record.
 
     Args:
-        record: of `asynchronous.run`.
+        record: of a kernel.
         start: number of the first fold.
         steps: minibatches of each contribution.
-        under_way: space behind the folds.
     """
     count, lost, restarts = record.counts.tolist()
-    pieces = record.pieces[:count]
-    numbers = np.arange(start, start + count + under_way, dtype=np.int64)[:count]
-    rows = _build_contributions(record, numbers, steps, under_way)
-    struck = record.restarts[:restarts]
+    numbers, struck = np.arange(start, start + count, dtype=np.int64), record.restarts[:restarts]
+    # Views: of what is not filled, no page is in memory.
+    columns = (record.worker, record.read_version, record.read_at_s, record.first_step)
+    worker, read_version, read_at_s, first_step = (column[:count] for column in columns)
+    counts = np.full(count, steps, np.int32)
+    rows = Contributions(numbers, worker, read_version, read_at_s, first_step, counts)
     return Timeline(
         folds=Folds(numbers, record.fold_end_s[:count]),
-        contributions=_append_lost(rows, _rows(record.lost, np.arange(lost), LOST, steps)),
+        contributions=stack([rows, columns_of(record.lost[:lost], LOST, steps)]),
         spans=_spans(record, count) if len(record.instants) else Spans(),
         restarts=Restarts(*(struck[name].copy() for name in RESTART.names or ())),
-        pieces=_pieces(numbers, pieces),
-    )
-
-
-def _build_contributions(record: Record, numbers: Any, steps: int, under_way: int) -> Contributions:
-    """Columns as views with room behind them, or as copies."""
-    # A view keeps its whole array alive, so mostly empty arrays are copied instead.
-    count = len(numbers)
-    size = count + under_way
-    columns = [record.worker, record.read_version, record.read_at_s, record.first_step]
-    if size < len(record.worker) // 2:
-        columns = [column[:size].copy() for column in columns]
-    worker, read_version, read_at_s, first_step = (column[:count] for column in columns)
-    counts = np.full(size, steps, np.int32)[:count]
-    return Contributions(numbers, worker, read_version, read_at_s, first_step, counts)
-
-
-def _append_lost(rows: Contributions, lost: Contributions) -> Contributions:
-    if len(lost) == 0:
-        return rows
-    tail = lost.columns()
-    joined = {name: np.concatenate([column, tail[name]]) for name, column in rows.columns().items()}
-    return Contributions(**joined)
-
-
-def _rows(slots: Any, places: Any, fate: int, steps: int) -> Contributions:
-    """Contributions of some slots."""
-    # Column by column: for many workers the slots themselves are most of the memory.
-    return Contributions(
-        fold=np.full(len(places), fate, np.int64),
-        worker=slots["worker"][places].astype(np.int32),
-        read_version=slots["read_version"][places],
-        read_time_s=slots["read_at_s"][places],
-        first_step=slots["first_step"][places],
-        steps=np.full(len(places), steps, np.int32),
+        pieces=_pieces(numbers, record.pieces[:count]),
     )
 
 

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.simulator.timeline import SERVER, Contributions, Spans
+from harness.simulator.timeline import IN_FLIGHT, SERVER, Contributions, Spans
 
 ROW = (
     *((name, np.int64) for name in ("worker", "fold", "read_version", "first_step", "steps")),
     ("read_at_s", np.float64),
 )
-"""Fields of a row of `contributions_of`: its worker, its fold (or `LOST`, `IN_FLIGHT`), and the
+"""Fields of a row of protocols in rounds: its worker, its fold (or `LOST`, `IN_FLIGHT`), and the
 rest as in `Contributions`."""
 
 
@@ -28,14 +28,35 @@ class Stage(NamedTuple):
 
 def contributions_of(rows: Any) -> Contributions:
     """Contributions of [C] rows with the fields of `ROW`."""
+    return columns_of(rows, rows["fold"], rows["steps"])
+
+
+def columns_of(rows: Any, fold: Any, steps: Any, places: Any = slice(None)) -> Contributions:
+    """Contributions of rows without their folds or numbers of minibatches.
+
+    Args:
+        rows: with ``worker``, ``read_version``, ``read_at_s`` and ``first_step``.
+        fold: of each row, or of all.
+        steps: minibatches of each row, or of all.
+        places: indices of the rows; by default all.
+    """
+    # Column by column: for many workers the rows themselves are most of the memory.
+    worker = rows["worker"][places].astype(np.int32)
     return Contributions(
-        fold=rows["fold"].copy(),
-        worker=rows["worker"].astype(np.int32),
-        read_version=rows["read_version"].copy(),
-        read_time_s=rows["read_at_s"].copy(),
-        first_step=rows["first_step"].copy(),
-        steps=rows["steps"].astype(np.int32),
+        fold=np.array(np.broadcast_to(fold, worker.shape), np.int64),
+        worker=worker,
+        read_version=rows["read_version"][places].copy(),
+        read_time_s=rows["read_at_s"][places].copy(),
+        first_step=rows["first_step"][places].copy(),
+        steps=np.array(np.broadcast_to(steps, worker.shape), np.int32),
     )
+
+
+def rows_under_way(rows: Any, phases: tuple[int, int], steps: int = 1) -> Contributions:
+    """The contributions in one of the phases from the first to the last, by first step."""
+    places = np.flatnonzero((rows["phase"] >= phases[0]) & (rows["phase"] <= phases[1]))
+    places = places[np.argsort(rows["first_step"][places])]
+    return columns_of(rows, IN_FLIGHT, steps, places)
 
 
 def spans_of(rows: Any, stages: Sequence[Stage], kinds: Sequence[str]) -> Spans:

@@ -30,7 +30,6 @@ from harness.simulator.events import (
 from harness.simulator.links import Links, new_links
 from harness.simulator.protocols.contract import CLOCK_FIELDS
 from harness.simulator.protocols.shards import Shards, new_shards
-from harness.simulator.timeline import IN_FLIGHT, Contributions
 
 PUSHED, SEND, COMPUTED, FETCHED, FAULT, RETURNED, READ = range(7)
 """Kinds of events of a leaf; the number is the priority at equal times."""
@@ -184,31 +183,6 @@ def returns_s(state: State) -> Any:
     away = np.flatnonzero(state.workers["status"] == AWAY)
     returns_s[away] = state.events["time_s"][len(state.events) // 2 + len(state.slots) + away]
     return returns_s
-
-
-def rows_under_way(
-    rows: Any, phases: tuple[int, int], depth: int = 1, steps: int = 1
-) -> Contributions:
-    """The contributions in one of the phases from the first to the last, by first step.
-
-    Args:
-        rows: [C] with ``phase``, ``first_step``, ``read_version`` and ``read_at_s``.
-        phases: the first and the last phase.
-        depth: rows per worker.
-        steps: minibatches of each contribution; first steps are multiples of it.
-    """
-    places = np.flatnonzero((rows["phase"] >= phases[0]) & (rows["phase"] <= phases[1]))
-    # Numbers sort several times as fast as references; first steps differ, so they decide.
-    ordered = np.sort((rows["first_step"][places] // steps << WHO_BITS) | places)
-    places = ordered & WHO
-    return Contributions(
-        fold=np.full(len(places), IN_FLIGHT, np.int64),
-        worker=(places // depth).astype(np.int32),
-        read_version=rows["read_version"][places],
-        read_time_s=rows["read_at_s"][places],
-        first_step=(ordered >> WHO_BITS) * steps,
-        steps=np.full(len(places), steps, np.int32),
-    )
 
 
 @kernel
