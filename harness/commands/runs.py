@@ -6,7 +6,7 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -107,8 +107,7 @@ def lines(runs: Sequence[Run]) -> Iterator[str]:
 def _kind(run: Run) -> str:
     if "algorithm" not in run.config:
         return "others"
-    is_trial = run.config.get("seed") in TUNING_SEEDS
-    return "trials of learning rates" if is_trial else "results"
+    return "trials of learning rates" if run.config.get("seed") in TUNING_SEEDS else "results"
 
 
 def _align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -128,7 +127,7 @@ def _place(run: Run) -> tuple[Any, ...]:
 
 def _cells(run: Run) -> tuple[str, ...]:
     """Values of `HEAD`; ``-`` for those that a run lacks."""
-    config, seconds, rate = run.config, _number(run, "virtual_s"), _rate(run)
+    config, seconds, rate = run.config, _number(run.summary, "virtual_s"), _rate(run)
     return (
         run.hash[:SHORT],
         _name(run),
@@ -152,14 +151,12 @@ def _name(run: Run) -> str:
 
 def _rate(run: Run) -> float | None:
     """The learning rate of the summary, that at which the schedule begins, or the setting."""
-    rate = _part(run, "schedule").get("rate", run.config.get("rate"))
-    rate = run.summary.get("rate", rate)
-    return float(rate) if isinstance(rate, int | float) else None
+    return _number({**run.config, **_part(run, "schedule"), **run.summary}, "rate")
 
 
-def _number(run: Run, name: str) -> float | None:
-    """A number of the summary; None if it has none of that name."""
-    value = run.summary.get(name)
+def _number(table: Mapping[str, Any], name: str) -> float | None:
+    """A number of a table; None if it has none of that name."""
+    value = table.get(name)
     return float(value) if isinstance(value, int | float) else None
 
 
@@ -172,7 +169,7 @@ def _part(run: Run, name: str) -> dict[str, Any]:
 def _result(run: Run) -> str:
     """The first measurement on development or test data, with its name."""
     names = (key for key in run.summary if key.startswith(("dev", "test")))
-    errors = ((key, value) for key in names if (value := _number(run, key)) is not None)
+    errors = ((key, value) for key in names if (value := _number(run.summary, key)) is not None)
     key, value = next(errors, ("", 0.0))
     return f"{key.partition('/')[0]} {value:.4g}" if key else "-"
 

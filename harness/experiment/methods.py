@@ -122,7 +122,9 @@ def method_of(asked: Asked, *, needs_steps: bool = True) -> Method:
         case Algorithm():
             return Method(type(asked).__name__, asked, _protocol(asked, 1))
         case (Algorithm() as algorithm, TimingProtocol() as protocol):
-            return Method(type(algorithm).__name__, algorithm, protocol)
+            name, usual = type(algorithm).__name__, _protocol(algorithm, 1)
+            label = name if type(protocol) is type(usual) else f"{name} {protocol.name}"
+            return Method(label, algorithm, protocol)
         case str():
             return _method_named(asked, needs_steps=needs_steps)
         case _:

@@ -82,7 +82,7 @@ def test_what_is_allowed_is_not_refused(tmp_path):
     check_lists(("async", AsyncSgd()), range(1, 3))
     assert pair_of("between", [1, 2.5]) == (1, 2.5)
     protocol = Averaging(2)
-    assert method_of((AsyncSgd(), protocol)) == Method("AsyncSgd", AsyncSgd(), protocol)
+    assert method_of((AsyncSgd(), protocol)) == Method("AsyncSgd averaging", AsyncSgd(), protocol)
     assert Parameters.from_module(nn.Linear(2, 2).half()).count == 6
     assert Parameters.from_module(nn.Linear(2, 2).bfloat16()).count == 6
     fresh = torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)
@@ -95,5 +95,5 @@ def test_what_is_allowed_is_not_refused(tmp_path):
 def test_methods_of_one_name_are_told_apart_and_share_its_rate():
     rows = [(GradientAveraging(), BackupWorkers(backups=count)) for count in (0, 2)]
     labels = [method.label for method in tell_apart([method_of(row) for row in (*rows, "async")])]
-    assert labels == ["GradientAveraging backups 0", "GradientAveraging backups 2", "async"]
+    assert labels == [*(f"GradientAveraging backup_workers backups {n}" for n in (0, 2)), "async"]
     assert [*rates_of({"GradientAveraging": 0.5, "async": 0.2}, labels).values()] == [0.5, 0.5, 0.2]
