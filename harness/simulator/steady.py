@@ -179,9 +179,7 @@ def is_transient(timeline: Timeline) -> bool:
     It is if the warm-up may not be over, if throughput or mean staleness without it differs by more
     than `TELLS`, or if staleness lacks more than that for contributions in flight.
     """
-    size = max(1, len(timeline.folds) // BATCHES)
-    stretch = Stretch(0, 0.0, size, len(timeline.folds) // size)
-    stretch.add(timeline)
+    stretch = _stretch_of(timeline)
     all_of = stretch.batches
     start = _start(all_of)
     if len(all_of.seconds) < 2 or 2 * start >= len(all_of.seconds):
@@ -201,16 +199,20 @@ def steady_estimate(timeline: Timeline) -> tuple[int, Estimate]:
     """
     if len(timeline.folds) < 2:
         raise ValueError("a rate needs two folds")
-    size = max(1, len(timeline.folds) // BATCHES)
-    stretch = Stretch(0, 0.0, size, len(timeline.folds) // size)
-    stretch.add(timeline)
+    stretch = _stretch_of(timeline)
     start = _start(stretch.batches)
     steady = stretch.batches.drop_first(start)
     count = max(1, len(steady.seconds) // FEW[0])
-    merged = steady.merge(count)
-    if not merged.seconds.sum() > 0.0:
-        return size * start, Estimate(math.inf, math.inf, math.inf)
-    return size * start, ratio(np.full(len(merged.seconds), float(size * count)), merged.seconds)
+    folds = np.full(len(steady.seconds) // count, float(stretch.size * count))
+    return stretch.size * start, _per_second(folds, steady.merge(count))
+
+
+def _stretch_of(timeline: Timeline) -> Stretch:
+    """The batches of a whole timeline from its start."""
+    size = max(1, len(timeline.folds) // BATCHES)
+    stretch = Stretch(0, 0.0, size, len(timeline.folds) // size)
+    stretch.add(timeline)
+    return stretch
 
 
 def warm_up(values: Floats) -> int:
@@ -278,7 +280,7 @@ def _estimate_long_run(
     start = _start(batches)
     steady = batches.drop_first(start)
     mergers = [steady.merge(max(1, len(steady.seconds) // count)) for count in FEW]
-    per_s = _widest(_per_second(merged) for merged in mergers)
+    per_s = _widest(_per_second(merged.minibatches, merged) for merged in mergers)
     staleness = _widest(ratio(merged.staleness, merged.contributions) for merged in mergers)
     staleness = staleness.widen(abs(older))
     virtual_s = float(batches.seconds.sum())
@@ -317,11 +319,11 @@ def _mean_staleness(batches: Batches) -> float:
     return float(batches.staleness.sum() / max(batches.contributions.sum(), 1.0))
 
 
-def _per_second(batches: Batches) -> Estimate:
-    """Minibatches per second; infinite if no time passes."""
+def _per_second(amounts: Floats, batches: Batches) -> Estimate:
+    """Amounts of batches per second; infinite if no time passes."""
     if not batches.seconds.sum() > 0.0:
         return Estimate(math.inf, math.inf, math.inf)
-    return ratio(batches.minibatches, batches.seconds)
+    return ratio(amounts, batches.seconds)
 
 
 def _is_precise(figure: Estimate, enough: float = 0.0) -> bool:

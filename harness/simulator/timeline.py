@@ -20,7 +20,7 @@ A protocol may add tables of its own (`Timeline.own`), of a class that it derive
 
 A contribution that a failure destroyed is a row with fold −2, in the segment of its loss.
 
-The functions ``…_lag`` compute the age of folded contributions from different starting points.
+`inner_lag` computes the age of folded contributions.
 """
 
 from __future__ import annotations
@@ -426,70 +426,3 @@ class Lag(NamedTuple):
 def inner_lag(timeline: Timeline) -> Lag:
     """[C] ages of contributions since their workers' reads."""
     return Lag(timeline.staleness(), timeline.lag_s())
-
-
-def push_lag(timeline: Timeline) -> Lag:
-    """[C] ages of contributions since the ends of their computations."""
-    rows, spans = timeline.folded(), timeline.spans
-    compute = spans.where(spans.kind == timeline.kinds.index("compute"))
-    time_s = timeline.folds.time_s
-    ends = np.zeros(len(rows))
-    for worker in np.unique(rows.worker).tolist():
-        mine = np.flatnonzero(rows.worker == worker)
-        done_s = np.sort(compute.end_s[compute.worker == worker])
-        folded = time_s[rows.fold[mine]]
-        # With one contribution in flight, the worker's last computing before the fold is its own.
-        at = np.searchsorted(done_s, folded, "right") - 1
-        ends[mine] = np.where(at >= 0, done_s[np.maximum(at, 0)], folded) if len(done_s) else folded
-    before = np.searchsorted(time_s, ends, "right")
-    return Lag(np.maximum(rows.fold - before, 0), time_s[rows.fold] - ends)
-
-
-def pass_lag(timeline: Timeline) -> Lag:
-    """[C] ages of contributions since the beginnings of their passes.
-
-    A pass begins when the cluster pauses and decodes; if it never does, there is one pass.
-    """
-    spans, kinds, time_s = timeline.spans, timeline.kinds, timeline.folds.time_s
-    fold = timeline.folded().fold
-    if "decode" not in kinds:
-        return Lag(fold, time_s[fold])
-    began = np.unique(spans.start_s[spans.kind == kinds.index("decode")])
-    # On the left: a fold at the instant of a pause still belongs to the pass before.
-    at = began[np.searchsorted(began, time_s[fold]) - 1]
-    return Lag(fold - np.searchsorted(time_s, at, "right"), time_s[fold] - at)
-
-
-def outer_lag(timeline: Timeline, slots: int | None = None) -> Lag:
-    """[K] ages of folded frames since the reads of the versions that decoded them.
-
-    Args:
-        timeline: from the simulation's start, so that each worker's minibatches can be counted.
-        slots: frames of a minibatch without shuffling; None for one frame of each utterance.
-    """
-    rows, decodes = timeline.folded(), timeline.decodes
-    order = np.argsort(rows.worker, kind="stable")
-    counts = np.bincount(rows.worker, minlength=int(decodes.worker.max(initial=0)) + 1)
-    begins = np.concatenate([[0], np.cumsum(counts)])
-    frame = np.repeat(np.arange(len(decodes)), decodes.steps)
-    starts = np.concatenate([[0], np.cumsum(decodes.steps)])[:-1]
-    within = np.arange(len(frame)) - starts[frame]
-    if slots is None:
-        step = decodes.first_step[frame] + within
-    else:
-        step = (_frames_before(decodes)[frame] + within) // slots
-    # Frames that were decoded last may wait for their minibatch.
-    folded = step < counts[decodes.worker[frame]]
-    frame, step = frame[folded], step[folded]
-    fold = rows.fold[order[begins[decodes.worker[frame]] + step]]
-    seconds = timeline.folds.time_s[fold] - decodes.decode_time_s[frame]
-    return Lag(fold - decodes.decode_version[frame], seconds)
-
-
-def _frames_before(decodes: Decodes) -> Ints:
-    """[D] number of frames that an utterance's worker had trained on before this utterance."""
-    before = np.zeros(len(decodes), np.int64)
-    for worker in np.unique(decodes.worker):
-        mine = decodes.worker == worker
-        before[mine] = np.cumsum(decodes.steps[mine]) - decodes.steps[mine]
-    return before

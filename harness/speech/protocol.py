@@ -44,15 +44,8 @@ from harness.simulator.protocols.contract import (
     Limits,
     TimingProtocol,
 )
-from harness.simulator.timeline import (
-    IN_FLIGHT,
-    Contributions,
-    Decodes,
-    Folds,
-    Spans,
-    Timeline,
-    outer_lag,
-)
+from harness.simulator.timeline import IN_FLIGHT, Contributions, Decodes, Folds, Spans, Timeline
+from harness.speech.lags import outer_lag
 
 FOLDED, PIECE, COMPUTED, DECODED, TRAINER_READ, DECODER_READ = range(6)
 PARKED, ABOUT_TO_READ, STARVED, UNDER_WAY = range(4)

@@ -33,8 +33,9 @@ from harness.networks.feedforward import denormals_flushed
 from harness.simulator import ParameterServer, Timeline, Workload, concat
 from harness.simulator.full_run import Whole, steady_rate
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.simulator.timeline import inner_lag, outer_lag, pass_lag, push_lag
+from harness.simulator.timeline import inner_lag
 from harness.speech.frames import corpus_of
+from harness.speech.lags import outer_lag, pass_lag, push_lag
 from harness.speech.protocol import Sequence
 from harness.speech.sequence import Plateau, orders_of, simulation_of
 from harness.speech.sequence_training import SequenceTraining

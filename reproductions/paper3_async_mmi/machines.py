@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.simulator import Cluster, ParameterServer, Workload
-from harness.simulator.timeline import outer_lag
+from harness.speech.lags import outer_lag
 from harness.speech.protocol import Sequence
 from reproductions.machine_scan import Figures, MachinesConfig, minibatches_per_s, simulate
 from reproductions.paper import Subject

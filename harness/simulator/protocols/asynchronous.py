@@ -17,33 +17,11 @@ from harness.simulator.events import WAIT, WHO, enter, head_s, kernel, scratch
 from harness.simulator.events import take as take_first
 from harness.simulator.links import load_of, next_departure_s, staging_s
 from harness.simulator.protocols import shards
+from harness.simulator.protocols import state as server
 from harness.simulator.protocols.contract import ASKS, DONE, FULL, GOES_ON, Limits, advance_clock
 from harness.simulator.protocols.failures import begin, come_back, go, save, strike
 from harness.simulator.protocols.record import Record, write_instants, write_row
-from harness.simulator.protocols.state import (
-    ABOUT_TO_READ,
-    AWAY,
-    COMPUTED,
-    ENGAGED,
-    FAULT,
-    FETCHED,
-    FREE,
-    HELD,
-    PARKED,
-    PRIORITY,
-    PUSHED,
-    READ,
-    RETURNED,
-    SEND,
-    WORKING,
-    Rules,
-    State,
-    become,
-    leave_least,
-    plan,
-    schedule_read,
-    wake,
-)
+from harness.simulator.protocols.state import Rules, State
 from harness.simulator.protocols.transfers import (
     compute,
     end_of,
@@ -90,7 +68,7 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
         elif fold_s <= event_s:
             fold(state, costs, rules, record, take_first(state.folds)[1])
             if rules.asks and may_begin(state, limits):
-                wake(state)  # the fold may change the answer for those that wait
+                server.wake(state)  # the fold may change the answer for those that wait
         else:
             happen(state, costs, rules, limits, record, events[1].key)
     return DONE
@@ -102,25 +80,25 @@ def happen(
 ) -> None:
     """Execute the first event of the tournament."""
     # Leaves are slots, then workers, then fault processes by worker.
-    kind, leaf, now_s = key >> PRIORITY, key & WHO, state.clock[0].now_s
+    kind, leaf, now_s = key >> server.PRIORITY, key & WHO, state.clock[0].now_s
     number = leaf - len(state.slots)
-    if kind == PUSHED:
+    if kind == server.PUSHED:
         on_arrival(state, costs, rules, leaf)
-    elif kind == SEND:
+    elif kind == server.SEND:
         on_turn(state, costs, rules, leaf)
-    elif kind == COMPUTED:
+    elif kind == server.COMPUTED:
         on_computed(state, rules, leaf, now_s)
-    elif kind == FETCHED:
+    elif kind == server.FETCHED:
         stage_s = staging_s(state.links, state.slots[leaf].load)
         compute(state, costs, rules, leaf, now_s + stage_s)
-    elif kind == FAULT:
+    elif kind == server.FAULT:
         place = number - len(state.workers)
         process, worker = place // len(state.workers), place % len(state.workers)
         strike(state, costs, rules, limits, record, process, worker)
-    elif kind == RETURNED:
+    elif kind == server.RETURNED:
         come_back(state, rules, number)
     elif rules.asks:
-        schedule_read(state, number)
+        server.schedule_read(state, number)
     else:
         read(state, costs, rules, limits, number)
     # Mostly the event has scheduled its leaf's next one, which has another key.
@@ -141,10 +119,10 @@ def answer(state: State, costs: Costs, rules: Rules, limits: Limits, workers: An
     """Let these workers read at this instant, in this order; all others that ask wait."""
     state.readers.counts[WAIT] = 0
     for number in range(len(state.workers)):
-        if state.workers[number].status == ABOUT_TO_READ:
-            become(state, number, PARKED)
+        if state.workers[number].status == server.ABOUT_TO_READ:
+            server.become(state, number, server.PARKED)
     for place in range(len(workers)):
-        become(state, workers[place], ABOUT_TO_READ)
+        server.become(state, workers[place], server.ABOUT_TO_READ)
         read(state, costs, rules, limits, workers[place])
 
 
@@ -158,24 +136,24 @@ def read(state: State, costs: Costs, rules: Rules, limits: Limits, number: int) 
         return
     if clock.now_s < clock.server_up_s:
         # Of all that wait for the server, the one that asked first reads first.
-        plan(state, len(state.slots) + number, clock.server_up_s, READ)
+        server.plan(state, len(state.slots) + number, clock.server_up_s, server.READ)
         return
     if not may_begin(state, limits):
-        become(state, number, PARKED)
+        server.become(state, number, server.PARKED)
         return
     # Contributions in flight count as folds, or a deep pipeline would pass the bound.
     if rules.bound >= 0 and worker.folds + worker.mine > clock.least + rules.bound:
-        become(state, number, HELD)
+        server.become(state, number, server.HELD)
         enter(state.held, number, float(worker.folds + worker.mine), clock.sequence)
         clock.sequence += 1
         return
     slot = number * rules.depth
-    while state.slots[slot].phase != FREE:
+    while state.slots[slot].phase != server.FREE:
         slot += 1
         if slot == (number + 1) * rules.depth:  # all slots taken, one perhaps by a lost copy
-            become(state, number, ENGAGED)
+            server.become(state, number, server.ENGAGED)
             return
-    become(state, number, ENGAGED)
+    server.become(state, number, server.ENGAGED)
     take(state, costs, rules, number, slot)
 
 
@@ -192,7 +170,7 @@ def take(state: State, costs: Costs, rules: Rules, number: int, place: int) -> N
         shards.look(state.shards, number, clock.now_s)
     worker.since_fetch += 1
     # All costs are fixed now: a change of the workload concerns later reads only.
-    slot.phase = WORKING
+    slot.phase = server.WORKING
     slot.on_link = slot.sent = 0
     slot.read_version = worker.read_version
     slot.read_at_s = worker.read_at_s
@@ -232,10 +210,10 @@ def fold(state: State, costs: Costs, rules: Rules, record: Record, place: int) -
         record.pieces[record.counts[0], shard] = state.shards.pieces[place, shard]
     record.counts[0] += 1
     clock.version += 1
-    slot.phase = FREE
+    slot.phase = server.FREE
     end_of(state, rules, number)
     worker.folds += 1
-    if rules.bound >= 0 and worker.status != AWAY and worker.folds == clock.least + 1:
-        leave_least(state, rules)
-    if worker.status == ENGAGED and worker.computing == 0:
-        schedule_read(state, number)
+    if rules.bound >= 0 and worker.status != server.AWAY and worker.folds == clock.least + 1:
+        server.leave_least(state, rules)
+    if worker.status == server.ENGAGED and worker.computing == 0:
+        server.schedule_read(state, number)

@@ -13,30 +13,10 @@ from harness.simulator import faults
 from harness.simulator.costs import Costs
 from harness.simulator.events import WAIT, kernel, scratch, withdraw
 from harness.simulator.faults import away_s, instant_s
+from harness.simulator.protocols import state as server
 from harness.simulator.protocols.contract import Limits
 from harness.simulator.protocols.record import Record
-from harness.simulator.protocols.state import (
-    ABANDONED,
-    ABOUT_TO_READ,
-    AT_SERVER,
-    AWAY,
-    ENGAGED,
-    FAULT,
-    FREE,
-    GATED,
-    HELD,
-    PUSHING,
-    RETURNED,
-    WORKING,
-    Rules,
-    State,
-    become,
-    find_least,
-    leave_least,
-    plan,
-    schedule_read,
-    wake,
-)
+from harness.simulator.protocols.state import Rules, State
 from harness.simulator.protocols.transfers import end_of
 
 
@@ -51,7 +31,7 @@ def begin(state: State, costs: Costs, rules: Rules) -> None:
             if processes.kind[process] == faults.LATE and time_s < np.inf:
                 go(state, rules, number, time_s)
             elif time_s < np.inf:
-                plan(state, fault_leaf(state, process, number), time_s, FAULT)
+                server.plan(state, fault_leaf(state, process, number), time_s, server.FAULT)
 
 
 @kernel
@@ -71,16 +51,16 @@ def strike(
     if kind == faults.SERVER:
         fail(state, costs, rules, limits, record, clock.now_s + down_s)
     elif kind == faults.PREEMPTION:
-        if worker.status != AWAY:
+        if worker.status != server.AWAY:
             worker.leave_s = max(worker.leave_s, down_s)
-    elif worker.status != AWAY:
+    elif worker.status != server.AWAY:
         # Contributions at the server survive their worker.
         for place in range(number * rules.depth, (number + 1) * rules.depth):
-            if state.slots[place].phase == GATED:
+            if state.slots[place].phase == server.GATED:
                 scratch(state.gate, place)  # what it loses makes room for others only
         for place in range(number * rules.depth, (number + 1) * rules.depth):
             phase = state.slots[place].phase
-            if phase in (WORKING, GATED, PUSHING):
+            if phase in (server.WORKING, server.GATED, server.PUSHING):
                 lose(state, costs, rules, limits, record, place)
         go(state, rules, number, clock.now_s + down_s)
     # Also if no worker was struck: then instants do not depend on the protocol.
@@ -88,7 +68,7 @@ def strike(
     times, over_s = state.occurrences[process, number], clock.now_s + down_s
     next_s = instant_s(processes, process, number, times, over_s)
     if next_s < np.inf:
-        plan(state, fault_leaf(state, process, number), next_s, FAULT)
+        server.plan(state, fault_leaf(state, process, number), next_s, server.FAULT)
 
 
 @kernel
@@ -102,10 +82,10 @@ def lose(
     record.lost[record.counts[1]] = slot
     record.counts[1] += 1
     # A copy on a fair link continues to its end, and keeps the slot until then.
-    phase, slot.phase = slot.phase, ABANDONED if slot.on_link == 1 else FREE
-    if phase == GATED:
+    phase, slot.phase = slot.phase, server.ABANDONED if slot.on_link == 1 else server.FREE
+    if phase == server.GATED:
         scratch(state.gate, place)
-    if phase in (WORKING, GATED):
+    if phase in (server.WORKING, server.GATED):
         state.workers[slot.worker].mine -= 1
         clock.under_way -= 1
         clock.busy -= 1
@@ -113,7 +93,7 @@ def lose(
         end_of(state, rules, slot.worker)
     # With one contribution fewer in flight, parked workers may read before the limit.
     if clock.parked > 0 and clock.now_s <= limits.dispatch_s:
-        wake(state)
+        server.wake(state)
 
 
 @kernel
@@ -130,15 +110,15 @@ def fail(
     record.counts[2] += 1
     state.folds.counts[WAIT] = 0
     for place in range(len(state.slots)):
-        if state.slots[place].phase == AT_SERVER:
+        if state.slots[place].phase == server.AT_SERVER:
             number = state.slots[place].worker
             lose(state, costs, rules, limits, record, place)
             worker = state.workers[number]
-            if worker.status == HELD:  # by its contributions in flight: it may read now
+            if worker.status == server.HELD:  # by its contributions in flight: it may read now
                 scratch(state.held, number)
-                schedule_read(state, number)
-            elif worker.status == ENGAGED and worker.computing == 0:
-                schedule_read(state, number)
+                server.schedule_read(state, number)
+            elif worker.status == server.ENGAGED and worker.computing == 0:
+                server.schedule_read(state, number)
 
 
 @kernel
@@ -157,28 +137,28 @@ def go(state: State, rules: Rules, number: int, until_s: float) -> None:
     """Let a worker leave until an instant; the staleness bound ignores it meanwhile."""
     worker, leaf = state.workers[number], len(state.slots) + number
     # Remove it from the queue that it is in, if any, before its status changes.
-    if worker.status == HELD:
+    if worker.status == server.HELD:
         scratch(state.held, number)
-    if worker.status == ABOUT_TO_READ:
+    if worker.status == server.ABOUT_TO_READ:
         withdraw(state.readers, number)
-    become(state, number, AWAY)
+    server.become(state, number, server.AWAY)
     worker.computing = 0
     worker.since_fetch = -1  # it loses its parameters, and must fetch after its return
     scratch(state.events, leaf)
     if until_s < np.inf:
-        plan(state, leaf, until_s, RETURNED)
+        server.plan(state, leaf, until_s, server.RETURNED)
     if worker.folds == state.clock[0].least:
-        leave_least(state, rules)
+        server.leave_least(state, rules)
 
 
 @kernel
 def come_back(state: State, rules: Rules, number: int) -> None:
     """Let a worker return and read."""
     clock, worker = state.clock[0], state.workers[number]
-    schedule_read(state, number)
+    server.schedule_read(state, number)
     # It counts as having the slowest's folds at least, or it would hold all others up.
     if clock.at_least == 0:
-        find_least(state, rules)
+        server.find_least(state, rules)
     else:
         worker.folds = max(worker.folds, clock.least)
         clock.at_least += worker.folds == clock.least

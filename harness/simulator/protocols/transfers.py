@@ -16,22 +16,8 @@ from harness.simulator.events import WHO, append, enter, kernel, scratch
 from harness.simulator.laws import uniforms
 from harness.simulator.links import DOWN, FAIR, NETWORK, OWN, UP, staging_s
 from harness.simulator.protocols import shards
-from harness.simulator.protocols.state import (
-    ABANDONED,
-    AT_SERVER,
-    COMPUTED,
-    ENGAGED,
-    FETCHED,
-    FREE,
-    GATED,
-    PUSHED,
-    PUSHING,
-    SEND,
-    Rules,
-    State,
-    plan,
-    schedule_read,
-)
+from harness.simulator.protocols import state as server
+from harness.simulator.protocols.state import Rules, State
 
 
 @kernel
@@ -41,23 +27,23 @@ def on_departure(state: State, costs: Costs, rules: Rules) -> None:
     place, arrives_s = links.leave(state.links, now_s)
     slot = state.slots[place]
     slot.on_link = 0
-    if slot.phase == PUSHING:
+    if slot.phase == server.PUSHING:
         on_push(state, rules, place, now_s, arrives_s)
-    elif slot.phase != ABANDONED:
+    elif slot.phase != server.ABANDONED:
         on_fetch(state, costs, rules, place, now_s, arrives_s)
     else:
         # Lost meanwhile: its slot was taken only until its message left the links.
-        slot.phase = FREE
+        slot.phase = server.FREE
         worker = state.workers[slot.worker]
-        if worker.status == ENGAGED and worker.computing == 0:
-            schedule_read(state, slot.worker)
+        if worker.status == server.ENGAGED and worker.computing == 0:
+            server.schedule_read(state, slot.worker)
 
 
 @kernel
 def on_turn(state: State, costs: Costs, rules: Rules, place: int) -> None:
     """Send the next message of a slot, or the same one again."""
     slot, now_s = state.slots[place], state.clock[0].now_s
-    if slot.phase != PUSHING:
+    if slot.phase != server.PUSHING:
         fetch(state, costs, rules, place)
     elif slot.sent == 0 or not on_piece(state, place, now_s):
         push(state, rules, place, now_s)
@@ -100,12 +86,12 @@ def on_fetch(
     """Follow a message to a worker, whose departure and arrival are known."""
     slot = state.slots[place]
     if slot.sent < fetches(state, rules):
-        plan(state, place, departs_s, SEND)
+        server.plan(state, place, departs_s, server.SEND)
     # Without other ways to begin, ends of computing are planned in the order of arrivals.
     elif state.links.sharing < FAIR or (rules.fetch_every == 1 and rules.shards == 1):
         compute(state, costs, rules, place, arrives_s + staging_s(state.links, slot.load))
     else:
-        plan(state, place, arrives_s, FETCHED)
+        server.plan(state, place, arrives_s, server.FETCHED)
 
 
 @kernel
@@ -120,7 +106,7 @@ def compute(state: State, costs: Costs, rules: Rules, place: int, start_s: float
     if is_certain and state.links.sharing == OWN and not has_faults:
         on_computed(state, rules, place, slot.compute_end_s)
     else:
-        plan(state, place, slot.compute_end_s, COMPUTED)
+        server.plan(state, place, slot.compute_end_s, server.COMPUTED)
 
 
 @kernel
@@ -131,13 +117,13 @@ def on_computed(state: State, rules: Rules, place: int, now_s: float) -> None:
     worker.computing = 0
     # Equal instants are ordered by sequence, so places go first come, first served.
     if rules.queue >= 0 and clock.places == rules.queue:
-        slot.phase = GATED
+        slot.phase = server.GATED
         enter(state.gate, place, now_s, clock.sequence)
         clock.sequence += 1
     else:
         send(state, rules, place, now_s)
-    if worker.mine < rules.depth and worker.status == ENGAGED:
-        schedule_read(state, slot.worker)
+    if worker.mine < rules.depth and worker.status == server.ENGAGED:
+        server.schedule_read(state, slot.worker)
 
 
 @kernel
@@ -145,12 +131,12 @@ def send(state: State, rules: Rules, place: int, now_s: float) -> None:
     """Take a place at the server, and send a contribution there, in pieces to its shards."""
     slot = state.slots[place]
     state.clock[0].places += 1
-    slot.phase = PUSHING
+    slot.phase = server.PUSHING
     slot.sent = 0
     slot.push_start_s = now_s
     stage_s = staging_s(state.links, slot.load)
     if stage_s > 0.0:
-        plan(state, place, now_s + stage_s, SEND)
+        server.plan(state, place, now_s + stage_s, server.SEND)
     else:
         push(state, rules, place, now_s)
 
@@ -183,10 +169,10 @@ def on_push(state: State, rules: Rules, place: int, departs_s: float, arrives_s:
     """Follow a message to the server, whose departure and arrival are known."""
     state.slots[place].push_end_s = arrives_s
     if rules.shards == 1 or state.links.sharing < FAIR:
-        plan(state, place, arrives_s, PUSHED)
+        server.plan(state, place, arrives_s, server.PUSHED)
     else:
         # The next message may depart before this one has arrived.
-        plan(state, place, departs_s, SEND)
+        server.plan(state, place, departs_s, server.SEND)
 
 
 @kernel
@@ -196,7 +182,7 @@ def on_piece(state: State, place: int, now_s: float) -> bool:
     slot, parts = state.slots[place], state.shards
     if not shards.queue(parts, slot.worker, place, now_s, slot.push_end_s, slot.fold_s):
         return False
-    slot.phase = AT_SERVER
+    slot.phase = server.AT_SERVER
     slot.fold_end_s = shards.fold_end_s(parts, place)
     append(state.folds, slot.fold_end_s, place)
     return True
@@ -217,9 +203,9 @@ def on_arrival(state: State, costs: Costs, rules: Rules, place: int) -> None:
         if u < costs.faults.probability:
             slot.sent = 0
             slot.push_start_s = clock.now_s + costs.faults.retry_s
-            plan(state, place, slot.push_start_s, SEND)
+            server.plan(state, place, slot.push_start_s, server.SEND)
             return
-    slot.phase = AT_SERVER
+    slot.phase = server.AT_SERVER
     slot.push_end_s = clock.now_s
     slot.fold_start_s = max(clock.now_s, clock.server_free_s)
     slot.fold_end_s = slot.fold_start_s + slot.fold_s

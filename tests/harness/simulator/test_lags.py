@@ -1,7 +1,7 @@
 import numpy as np
 
 from harness.simulator import Jitter, Simulation
-from harness.simulator.timeline import push_lag
+from harness.speech.lags import push_lag
 
 
 def test_the_push_lag_is_what_comes_between_the_end_of_computing_and_the_fold(

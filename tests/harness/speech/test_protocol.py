@@ -5,7 +5,7 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.simulator import Jitter, Simulation, concat, load_cluster
-from harness.simulator.timeline import outer_lag
+from harness.speech.lags import outer_lag
 from harness.speech.protocol import Sequence
 from tests.harness.simulator.conftest import UNIT_JOB, make_cluster
 
