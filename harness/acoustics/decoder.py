@@ -21,8 +21,6 @@ from harness.base.errors import UserError
 EXHAUSTIVE = 2**31 - 1
 ROOM = 512
 """Tokens per frame in the first allocation; growing it copies them."""
-BINS = 256
-"""Bins of the histogram that finds the score of the last state to survive."""
 
 
 @dataclass(frozen=True)
@@ -165,24 +163,8 @@ def _threshold(values: np.ndarray, width: float, max_active: int) -> float:
         return -np.inf
     lowest = values.max() - width
     within = values[values >= lowest]
-    return lowest if len(within) <= max_active else _select_kth(within, len(within) - max_active)
-
-
-@part
-def _select_kth(values: np.ndarray, rank: int) -> float:
-    """``np.sort(values)[rank]``: finds its histogram bin, then partitions that bin's values."""
-    lowest, highest = values.min(), values.max()
-    if lowest == highest:
-        return lowest
-    bins = ((values - lowest) * (BINS / (highest - lowest))).astype(np.int64)
-    counts = np.zeros(BINS + 1, np.int64)
-    for each in bins:
-        counts[each] += 1
-    chosen = 0
-    while rank >= counts[chosen]:
-        rank -= counts[chosen]
-        chosen += 1
-    return np.partition(values[bins == chosen], rank)[rank]
+    rank = len(within) - max_active
+    return lowest if rank <= 0 else np.partition(within, rank)[rank]
 
 
 @part

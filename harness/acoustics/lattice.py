@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -195,17 +196,19 @@ def _best_backward(first: np.ndarray, to: np.ndarray, score: np.ndarray) -> np.n
     return best
 
 
+@part
+def _log_add(x: Any, y: Any) -> Any:
+    high, less = max(x, y), min(x, y)
+    return high + np.log1p(np.exp(less - high)) if less > -np.inf else high
+
+
 @kernel
 def _sum_forward(first: np.ndarray, to: np.ndarray, score: np.ndarray) -> np.ndarray:
     alpha = np.full(len(first) - 1, -np.inf)
     alpha[0] = 0.0
     for i in range(len(alpha)):
         for a in range(first[i], first[i + 1]):
-            x, y = alpha[to[a]], alpha[i] + score[a]
-            high, less = max(x, y), min(x, y)
-            if less > -np.inf:
-                high += np.log1p(np.exp(less - high))
-            alpha[to[a]] = high
+            alpha[to[a]] = _log_add(alpha[to[a]], alpha[i] + score[a])
     return alpha
 
 
@@ -223,12 +226,6 @@ def _sum_backward(first: np.ndarray, to: np.ndarray, score: np.ndarray) -> np.nd
                 total += np.exp(score[a] + beta[to[a]] - most)
             beta[i] = most + np.log(total)
     return beta
-
-
-@part
-def _log_add(x: float, y: float) -> float:
-    high, less = max(x, y), min(x, y)
-    return high + np.log1p(np.exp(less - high)) if less > -np.inf else high
 
 
 @kernel

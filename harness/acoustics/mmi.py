@@ -38,7 +38,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -49,7 +49,7 @@ from harness.acoustics.decoder import EVERYTHING, Beam, decode, lattice
 from harness.acoustics.graph import Graph, decoding_graph, transcript_graph
 from harness.acoustics.language_model import LanguageModel, Lexicon
 from harness.acoustics.lattice import Lattice, posteriors, reference_posteriors
-from harness.acoustics.sums import Shares, likelihoods, occupancies
+from harness.acoustics.sums import occupancies
 from harness.base.errors import UserError, name_error
 from harness.networks.feedforward import Dnn, Layout, Visit
 
@@ -151,14 +151,6 @@ class Outer:
         return int(self.kept.sum())
 
 
-class _NumeratorSums(NamedTuple):
-    """The numerator: log Z and γ [T, K], over all alignments or along the best path."""
-
-    log_z: float
-    gamma: np.ndarray
-    summed: bool
-
-
 class SequenceCriterion:
     """Computes outer gradients from log posteriors, utterance by utterance.
 
@@ -189,39 +181,59 @@ class SequenceCriterion:
         return self.references.align(words, scores)
 
     def outer(
-        self, log_posteriors: np.ndarray, reference: Sequence[str], paths: Denominator | None = None
+        self, log_posteriors: np.ndarray, reference: Sequence[str], paths: Lattice | None = None
     ) -> Outer:
         """Value and outer gradient of one utterance, with its `Trouble` if any.
 
         Args:
             log_posteriors: float [T, K], log p(s|x_t).
             reference: words of the transcript.
-            paths: the denominator's paths, with any scores; None to search for them.
+            paths: the paths of a denominator by lattice, see `search`; None to search for them.
         """
         scores, words = self.scores(log_posteriors), tuple(reference)
         trouble = self._unusable(scores, words)
         if trouble:
             return _nothing(scores, trouble)
-        # Numerator and denominator sum over the same frames: exponentiate the scores once.
         rules = self.criterion
-        is_exact = rules.numerator == "sum" and rules.denominator == "graph"
-        shares = likelihoods(scores) if is_exact else None
-        num = self._compute_numerator(words, scores, shares)
-        if num is None or num.log_z == -math.inf:
+        log_num, gamma_num = self._compute_numerator(words, scores)
+        if log_num == -math.inf:
             return _nothing(scores, "unreachable")
         if rules.kind == "numerator":
-            used = np.ones(len(scores), np.bool_)
-            return Outer(num.log_z, rules.kappa * num.gamma, used)
-        competing = paths.rescore(scores) if paths else self._competing(scores, shares)
-        return self._information(competing, words, num)
+            return Outer(log_num, rules.kappa * gamma_num, np.ones(len(scores), np.bool_))
+        if rules.denominator == "graph":
+            competitors = None
+            log_den, gamma_den = occupancies(self.graph, scores)
+        else:
+            competitors = (
+                rescore(paths, scores) if paths else lattice(self.graph, scores, rules.beam)
+            )
+            log_den, gamma_den = posteriors(competitors, scores.shape[1])
+        if log_den == -math.inf:
+            return _nothing(scores, "no end")
+        # sums of finite scores may overflow all the same
+        if not (math.isfinite(log_den) and np.isfinite(gamma_den).all()):
+            return _nothing(scores, "not finite")
+        is_lost = False
+        if competitors is not None:  # a lattice prunes a path from both sums, so that F ≤ 0
+            log_among, gamma_among = reference_posteriors(competitors, words, scores.shape[1])
+            if log_among == -math.inf:
+                is_lost = True
+            elif rules.numerator == "sum":
+                log_num, gamma_num = log_among, gamma_among
+            else:
+                is_lost = log_num > log_den + ROUNDING * (1 + abs(log_den))
+        gradient, rejected, alive = _weigh_frames(
+            gamma_num, gamma_den, rules.reject_below, rules.cancel_below, rules.kappa
+        )
+        used, cancelled = alive & ~rejected, int((~alive & ~rejected).sum())
+        trouble = "lost" if is_lost else None if used.any() else "nothing kept"
+        return Outer(log_num - log_den, gradient, used, int(rejected.sum()), cancelled, trouble)
 
-    def competing(self, log_posteriors: np.ndarray) -> Denominator:
-        """The denominator of one utterance's ``log_posteriors``, float [T, K]."""
-        return self._competing(self.scores(log_posteriors), None)
-
-    def _competing(self, scores: np.ndarray, shares: Shares | None) -> Denominator:
-        beam = self.criterion.beam if self.criterion.denominator == "lattice" else None
-        return denominator(self.graph, scores, beam, shares)
+    def search(self, log_posteriors: np.ndarray) -> Lattice | None:
+        """The paths of a denominator by lattice, from float [T, K]; None for the whole graph."""
+        if self.criterion.denominator == "graph":
+            return None
+        return lattice(self.graph, self.scores(log_posteriors), self.criterion.beam)
 
     def _unusable(self, scores: np.ndarray, words: Words) -> Trouble | None:
         if not len(scores):
@@ -230,55 +242,14 @@ class SequenceCriterion:
             return "not finite"
         return "out of lexicon" if self.references.unsayable(words) else None
 
-    def _compute_numerator(
-        self, words: Words, scores: np.ndarray, shares: Shares | None
-    ) -> _NumeratorSums | None:
+    def _compute_numerator(self, words: Words, scores: np.ndarray) -> tuple[float, np.ndarray]:
+        """Log Z and γ [T, K] of the reference: over all its alignments, or along the best path."""
         if self.criterion.numerator == "sum":
-            return _NumeratorSums(*self.references.sum(words, scores, shares), summed=True)
+            return occupancies(self.references.graph(words), scores)
         best = self.references.align(words, scores)
         if best is None:
-            return None
-        gamma = best.occupancies(scores.shape[1])
-        return _NumeratorSums(best.log_weight(scores), gamma, summed=False)
-
-    def _information(self, competing: Denominator, words: Words, num: _NumeratorSums) -> Outer:
-        log_den, gamma_den = competing.occupancies()
-        if log_den == -math.inf:
-            return _nothing(num.gamma, "no end")
-        if not _is_finite(log_den, gamma_den):
-            return _nothing(num.gamma, "not finite")
-        num, lost = _match_numerator(competing, words, num, log_den)
-        rules = self.criterion
-        gradient, rejected, alive = _weigh_frames(
-            num.gamma, gamma_den, rules.reject_below, rules.cancel_below, rules.kappa
-        )
-        return _outer(num.log_z - log_den, gradient, rejected, alive, lost)
-
-
-def _outer(
-    value: float, gradient: np.ndarray, rejected: np.ndarray, alive: np.ndarray, lost: bool = False
-) -> Outer:
-    used = alive & ~rejected
-    cancelled = int((~alive & ~rejected).sum())
-    trouble = "lost" if lost else None if used.any() else "nothing kept"
-    return Outer(value, gradient, used, int(rejected.sum()), cancelled, trouble)
-
-
-def _match_numerator(
-    competing: Denominator, words: Words, num: _NumeratorSums, log_den: float
-) -> tuple[_NumeratorSums, bool]:
-    """Restrict the numerator to the denominator's paths; also whether the reference is lost.
-
-    A lattice prunes a path from both sums, so F ≤ 0.
-    """
-    if isinstance(competing, WholeGraph):
-        return num, False
-    log_num, gamma = competing.reference(words)
-    if log_num == -math.inf:
-        return num, True
-    if num.summed:
-        return num._replace(log_z=log_num, gamma=gamma), False
-    return num, num.log_z > log_den + ROUNDING * (1 + abs(log_den))
+            return -math.inf, scores
+        return best.log_weight(scores), best.occupancies(scores.shape[1])
 
 
 @kernel
@@ -309,13 +280,9 @@ def _weigh_frames(
     return gradient, rejected, alive
 
 
-def _is_finite(log_z: float, gamma: np.ndarray) -> bool:
-    """Whether sums of finite scores are finite too."""
-    return math.isfinite(log_z) and bool(np.isfinite(gamma).all())
-
-
-def _nothing(like: np.ndarray, trouble: Trouble, value: float = math.nan) -> Outer:
-    return Outer(value, np.zeros(like.shape), np.zeros(len(like), np.bool_), trouble=trouble)
+def _nothing(scores: np.ndarray, trouble: Trouble) -> Outer:
+    no_frame = np.zeros(len(scores), np.bool_)
+    return Outer(math.nan, np.zeros(scores.shape), no_frame, trouble=trouble)
 
 
 REMEMBERED = 16_384
@@ -387,77 +354,15 @@ class References:
         acoustic = scores[np.arange(len(scores)), path.targets].sum()
         return Alignment(path.targets, path.score - float(acoustic))
 
-    def sum(
-        self, reference: Words, scores: np.ndarray, shares: Shares | None = None
-    ) -> tuple[float, np.ndarray]:
-        """Log Z and γ [T, K] of all paths of a reference; -inf and zeros if none has T frames."""
-        return occupancies(self.graph(reference), scores, shares)
 
-
-@dataclass(frozen=True, eq=False)
-class WholeGraph:
-    """Exact sums over every path of ``graph`` for one utterance's ``scores`` [T, K].
-
-    ``shares`` are the scores' ``likelihoods``, if they are known.
-    """
-
-    graph: Graph
-    scores: np.ndarray
-    shares: Shares | None = None
-
-    def occupancies(self) -> tuple[float, np.ndarray]:
-        """Log Z and γ [T, K]."""
-        return occupancies(self.graph, self.scores, self.shares)
-
-    def rescore(self, scores: np.ndarray) -> WholeGraph:
-        """The same paths with other ``scores`` [T, K]."""
-        return WholeGraph(self.graph, scores)
-
-
-@dataclass(frozen=True, eq=False)
-class OnTheFly:
-    """Sums over the paths of the lattice that a beam search found for one utterance."""
-
-    lattice: Lattice
-    n_targets: int
-
-    def occupancies(self) -> tuple[float, np.ndarray]:
-        """Log Z and γ [T, K]."""
-        return posteriors(self.lattice, self.n_targets)
-
-    def reference(self, words: tuple[str, ...]) -> tuple[float, np.ndarray]:
-        """Log Z and γ [T, K] of the paths with exactly ``words``; -inf if there is none."""
-        return reference_posteriors(self.lattice, words, self.n_targets)
-
-    def rescore(self, scores: np.ndarray) -> OnTheFly:
-        """The same paths, without a new search, with other ``scores`` [T, K]."""
-        lattice, graph = self.lattice, self.lattice.graph
-        entered = lattice.node[lattice.to]
-        gain = np.zeros(len(entered))
-        state = entered < graph.states
-        frame = lattice.layer[lattice.to[state]] - 1
-        gain[state] = scores[frame, graph.target[entered[state]]]
-        score = graph.weight[lattice.arc] + gain
-        return replace(self, lattice=replace(lattice, score=score))
-
-
-Denominator = WholeGraph | OnTheFly
-
-
-def denominator(
-    graph: Graph, scores: np.ndarray, beam: Beam | None, shares: Shares | None = None
-) -> Denominator:
-    """The denominator of one utterance.
-
-    Args:
-        graph: the word loop.
-        scores: float64 [T, K], scaled acoustic scores.
-        beam: limits of the search for a lattice; None for the whole graph.
-        shares: the scores' ``likelihoods``, if they are known.
-    """
-    if beam is None:
-        return WholeGraph(graph, scores, shares)
-    return OnTheFly(lattice(graph, scores, beam), scores.shape[1])
+def rescore(paths: Lattice, scores: np.ndarray) -> Lattice:
+    """The same paths, without a new search, with other scaled acoustic ``scores`` [T, K]."""
+    graph, entered = paths.graph, paths.node[paths.to]
+    gain = np.zeros(len(entered))
+    state = entered < graph.states
+    frame = paths.layer[paths.to[state]] - 1
+    gain[state] = scores[frame, graph.target[entered[state]]]
+    return replace(paths, score=graph.weight[paths.arc] + gain)
 
 
 @dataclass(frozen=True, eq=False)

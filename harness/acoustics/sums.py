@@ -25,13 +25,8 @@ TINY = 1e-290
 LEAST = 1e-250
 """Smallest Σ α β of a frame that is trusted: below it, underflow may have lost paths."""
 
-Shares = tuple[np.ndarray, float]
-"""Result of ``likelihoods``: scores as shares [T, K], and the log of their common factor."""
 
-
-def occupancies(
-    graph: Graph, scores: np.ndarray, shares: Shares | None = None
-) -> tuple[float, np.ndarray]:
+def occupancies(graph: Graph, scores: np.ndarray) -> tuple[float, np.ndarray]:
     """Log Z and γ of all paths of a graph.
 
     With l_t(s) the scores: Z = Σ_paths exp(Σ_t l_t(s_t) + log weights of its arcs), and
@@ -41,7 +36,6 @@ def occupancies(
     Args:
         graph: from ``decoding_graph`` or ``transcript_graph``.
         scores: float [T, K], scaled acoustic scores.
-        shares: their ``likelihoods``, if known from another graph's sums.
 
     Returns:
         log Z, and γ float64 [T, K], whose rows sum to 1. If no path has T frames, -inf and
@@ -53,8 +47,10 @@ def occupancies(
     """
     check_scores(scores)
     ends = graph.start, graph.end, graph.nodes
-    likely, log_scale = shares or likelihoods(np.ascontiguousarray(scores, np.float64))
-    log_z, gamma, least = _sums(likely, log_scale, _get_arcs(graph), *ends)
+    scores = np.ascontiguousarray(scores, np.float64)
+    best = scores.max(axis=1, keepdims=True)  # divided out of each frame, so that none underflows
+    likely = np.exp(scores - best)
+    log_z, gamma, least = _sums(likely, float(best.sum()), _get_arcs(graph), *ends)
     if least > LEAST:
         return log_z, gamma
     return posteriors(lattice(graph, scores, EVERYTHING), scores.shape[1])
@@ -99,13 +95,6 @@ def _build_arcs(graph: Graph) -> Arcs:
     ]
     stay, step = (np.bincount(source[m], weight[m], graph.states) for m in (stays, steps))
     return Arcs(graph.target.astype(np.uint32), stay, step, lists[0], lists[1])
-
-
-def likelihoods(scores: np.ndarray) -> Shares:
-    """``exp(scores - best)`` [T, K] with each frame's best score, and the sum of these."""
-    most = scores.max(axis=1, keepdims=True)
-    likely = scores - most
-    return np.exp(likely, out=likely), float(most.sum())
 
 
 @summing_part

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from data_synth.corpus import Corpus
-from harness.acoustics.mmi import Auxiliary, Denominator, SequenceCriterion
+from harness.acoustics.lattice import Lattice
+from harness.acoustics.mmi import Auxiliary, SequenceCriterion
 from harness.experiment.contract import Configuration, Progress, Watch
 from harness.experiment.experiment import Experiment
 from harness.experiment.run import run
@@ -118,17 +119,17 @@ class _Line:
         outers = map(self.criterion.outer, posteriors, self.part.words)
         return [Auxiliary(outer, p) for outer, p in zip(outers, posteriors, strict=True)]
 
-    def competing(self, tangents: list[Auxiliary]) -> list[Denominator | None]:
+    def competing(self, tangents: list[Auxiliary]) -> list[Lattice | None]:
         """The denominators' paths at 0, of the utterances that can be trained on."""
         return [
-            self.criterion.competing(tangent.log_posteriors)
+            self.criterion.search(tangent.log_posteriors)
             if np.isfinite(tangent.outer.value)
             else None
             for tangent in tangents
         ]
 
     def values(
-        self, point: float, tangents: list[Auxiliary], held: list[Denominator | None] | None = None
+        self, point: float, tangents: list[Auxiliary], held: list[Lattice | None] | None = None
     ) -> tuple[float, float]:
         """Criterion over paths ``held``, or over new ones, and auxiliary function, per frame."""
         posteriors, words = self.posteriors(point), self.part.words

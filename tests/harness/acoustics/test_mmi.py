@@ -15,6 +15,7 @@ from harness.acoustics.mmi import (
     SequenceCriterion,
     _weigh_frames,
 )
+from harness.acoustics.sums import occupancies
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 from harness.networks.feedforward import Dnn, Layout, random_parameters
@@ -151,7 +152,7 @@ def test_rejection_and_cancellation_follow_their_definitions_and_are_counted_apa
     rules = replace(EXACT, kappa=0.8)
     plain = criterion_of(REFERENCES, rules, 10)
     found = plain.outer(log_posteriors, SAID)
-    gamma_num = REFERENCES.sum(SAID, plain.scores(log_posteriors))[1]
+    gamma_num = occupancies(REFERENCES.graph(SAID), plain.scores(log_posteriors))[1]
     gamma_den = gamma_num - found.gradient / 0.8
     rejected = (gamma_num * (gamma_den >= 0.3)).sum(axis=1) < 0.5
     small = np.abs(gamma_num - gamma_den).sum(axis=1) < 0.1
@@ -299,7 +300,7 @@ def test_the_auxiliary_function_touches_the_criterion_in_value_and_slope(exact, 
 def test_paths_found_before_are_summed_with_the_scores_of_now(exact):
     criterion = criterion_of(REFERENCES, replace(exact, kappa=0.5), 10)
     before, now = (spoken(REFERENCES, SAID, seed=seed) for seed in (0, 1))
-    held = criterion.outer(now, SAID, paths=criterion.competing(before))
+    held = criterion.outer(now, SAID, paths=criterion.search(before))
     anew = criterion.outer(now, SAID)
     # Of all paths, which are the same wherever they were found.
     assert held.value == pytest.approx(anew.value, abs=1e-9)
@@ -311,7 +312,7 @@ def test_over_the_paths_it_was_made_from_a_narrow_lattices_gradient_is_the_value
     narrow = Criterion("mmi", 0.5, "lattice", Beam(5.0, 60, 2.0), "sum", 0.0, 0.0)
     criterion = criterion_of(REFERENCES, narrow, 10)
     here = spoken(REFERENCES, SHORT, noise=2.0)
-    paths, outer = criterion.competing(here), criterion.outer(here, SHORT)
+    paths, outer = criterion.search(here), criterion.outer(here, SHORT)
     assert criterion.outer(here, SHORT, paths=paths).value == outer.value
     direction = stream(0, "direction").normal(size=here.shape)
 
