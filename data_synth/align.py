@@ -6,7 +6,7 @@ prior later.
 
 Mixtures are one model of many voices: every call of ``refit`` splits the heaviest Gaussians until
 there are as many as wanted, then re-estimates by expectation and maximisation (as in The HTK Book
-3.4, section 10.6, and Dempster, Laird and Rubin 1977). With one component it is the Gaussian above.
+3.4, section 10.6, and Dempster, Laird and Rubin 1977). With one component it is that Gaussian.
 
 An ``Aligner`` aligns whole sentences, with pronunciations to choose from and silence where it
 helps. The search is that of recognition (``harness.acoustics.decoder``) on a graph that knows one
@@ -48,22 +48,6 @@ class Gaussians:
         distance = x**2 @ precision.T - 2 * x @ (self.mean * precision).T
         constant = (self.mean**2 * precision + np.log(2 * np.pi * self.variance)).sum(axis=1)
         return -0.5 * (distance + constant)
-
-
-def fit(features: np.ndarray, targets: np.ndarray, n_targets: int) -> Gaussians:
-    """Maximum likelihood means and variances; a state without frames gets those of all.
-
-    Args:
-        features: float [frames, dim].
-        targets: int [frames].
-        n_targets: number of HMM states.
-    """
-    mean = np.tile(features.mean(axis=0, dtype=np.float64), (n_targets, 1))
-    variance = np.tile(features.var(axis=0, dtype=np.float64), (n_targets, 1))
-    for state in np.unique(targets):
-        frames = features[targets == state].astype(np.float64)
-        mean[state], variance[state] = frames.mean(axis=0), frames.var(axis=0)
-    return Gaussians(mean, np.maximum(variance, VARIANCE_FLOOR))
 
 
 def chain_of(words: tuple[str, ...], lexicon: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
@@ -129,7 +113,7 @@ def viterbi_training(
     silence: tuple[int, ...],
     n_targets: int,
     rounds: int,
-) -> tuple[Gaussians, list[float]]:
+) -> tuple[Mixtures, list[float]]:
     """Gaussian states from transcripts: fit to a flat start, then realign and refit.
 
     Args:
@@ -141,19 +125,19 @@ def viterbi_training(
         rounds: realignments.
 
     Returns:
-        The Gaussians, and the mean log-likelihood of a frame after each round: it never
+        Single Gaussians, and the mean log-likelihood of a frame after each round: it never
         falls, but for the variance floor (segmental k-means; Juang and Rabiner 1990).
     """
     pieces = zip(utterances.start.tolist(), utterances.frames.tolist(), strict=True)
     rows = np.concatenate([features[start : start + frames] for start, frames in pieces])
-    model = fit(rows, flat_start(utterances, lexicon, silence), n_targets)
+    model = refit(rows, flat_start(utterances, lexicon, silence), n_targets)
     history: list[float] = []
     for _ in range(rounds):
         targets, score = realign(
             utterances, lexicon, silence, lambda s, n, m=model: m.loglik(features[s : s + n])
         )
         history.append(score)
-        model = fit(rows, targets, n_targets)
+        model = refit(rows, targets, n_targets)
     return model, history
 
 

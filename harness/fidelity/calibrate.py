@@ -117,52 +117,66 @@ def _ratio(above: float, below: float) -> float:
     return above / below if below > 0.0 else 0.0
 
 
-def cluster_text(costs: Calibration, workers: int, name: str) -> str:
-    """Text of a cluster file of workers like this machine, with the intervals as comments.
+CLUSTER = """\
+name = "{name}"
 
-    A message of an all-reduce costs as much as one between a worker and the server.
-    """
-    link = [
-        _line("bandwidth_bytes_per_s", costs.seconds_per_byte, inverse=True),
-        _line("latency_s", costs.latency_s),
-    ]
-    lines = [f'name = "{name}"', "", "[[workers]]", f"count = {workers}", 'device = "this"', ""]
-    lines += [
-        "[devices.this]",
-        _line("achieved_flops_per_s", costs.seconds_per_flop, inverse=True),
-        _line("half_rate_frames", costs.half_rate_frames),
-        _line("launch_s", costs.launch_s),
-        'source = "lagbench calibrate"',
-        "",
-        "[link]",
-        *link,
-        'sharing = "fifo"',
-        "",
-        "[server]",
-        _line("fold_s", costs.fold_s),
-        "fold_traffic = 3.0",
-        "",
-        "[host]",
-        _line("memory_bytes_per_s", costs.fold_seconds_per_byte, inverse=True, times=3.0),
-        "",
-        "[network]",
-        "[[network.levels]]",
-        *link,
-        "",
-        "[jitter]",
-        'law = "lognormal"',
-        f"cv = {costs.cv:.3g}",
-        "",
-    ]
-    job = Workload.of_network(LARGE, 256)
-    lines += [
-        f"# The network {'-'.join(map(str, LARGE))}; --network times another.",
-        "[workload]",
-        f"minibatch_frames = {job.minibatch_frames}",
-        f"flops_per_frame = {job.flops_per_frame}",
-        f"parameter_bytes = {job.parameter_bytes}",
-    ]
-    return "\n".join(lines) + "\n"
+[[workers]]
+count = {workers}
+device = "this"
+
+[devices.this]
+{flops}
+{half_rate}
+{launch}
+source = "lagbench calibrate"
+
+[link]
+{bandwidth}
+{latency}
+sharing = "fifo"
+
+[server]
+{fold}
+fold_traffic = 3.0
+
+[host]
+{memory}
+
+[network]
+[[network.levels]]
+{bandwidth}
+{latency}
+
+[jitter]
+law = "lognormal"
+cv = {cv:.3g}
+
+# The network {network}; --network times another.
+[workload]
+minibatch_frames = {job.minibatch_frames}
+flops_per_frame = {job.flops_per_frame}
+parameter_bytes = {job.parameter_bytes}
+"""
+"""A cluster file. A message of an all-reduce costs as much as one between a worker and the server.
+"""
+
+
+def cluster_text(costs: Calibration, workers: int, name: str) -> str:
+    """Text of a cluster file of workers like this machine, with the intervals as comments."""
+    return CLUSTER.format(
+        name=name,
+        workers=workers,
+        flops=_line("achieved_flops_per_s", costs.seconds_per_flop, inverse=True),
+        half_rate=_line("half_rate_frames", costs.half_rate_frames),
+        launch=_line("launch_s", costs.launch_s),
+        bandwidth=_line("bandwidth_bytes_per_s", costs.seconds_per_byte, inverse=True),
+        latency=_line("latency_s", costs.latency_s),
+        fold=_line("fold_s", costs.fold_s),
+        memory=_line("memory_bytes_per_s", costs.fold_seconds_per_byte, inverse=True, times=3.0),
+        cv=costs.cv,
+        network="-".join(map(str, LARGE)),
+        job=Workload.of_network(LARGE, 256),
+    )
 
 
 def _line(key: str, price: CostEstimate, *, inverse: bool = False, times: float = 1.0) -> str:

@@ -215,13 +215,6 @@ def fold(state: State, rules: Rules, record: Record, due: bool) -> None:
 
 
 @kernel
-def next_boundary(state: State, worker: int) -> int:
-    """Steps at a generator's next boundary from now on."""
-    steps = events.steps_before_now(state, worker)
-    return steps + 1 if state.clock[0].now_s > state.generators[worker].since_s else steps
-
-
-@kernel
 def plan_boundary(state: State, worker: int) -> None:
     """Plan the next boundary at which a rollout ends or something is wanted."""
     generator, leaf = state.generators[worker], len(state.rollouts) + worker
@@ -304,7 +297,8 @@ def attend(state: State, costs: Costs, rules: Rules, record: Record, worker: int
     """At a boundary, read weights and begin rollouts; else have the next boundary processed."""
     generator = state.generators[worker]
     if generator.at_boundary == 0 and generator.active > 0:
-        steps = next_boundary(state, worker)
+        steps = events.steps_before_now(state, worker)
+        steps += state.clock[0].now_s > generator.since_s
         if generator.since_s + (steps - generator.steps) * generator.step_s > state.clock[0].now_s:
             generator.wanted = steps
             plan_boundary(state, worker)

@@ -133,16 +133,11 @@ def complete(state: State, rules: Rules, record: Record, place: int) -> None:
 @kernel
 def is_too_old(state: State, rules: Rules, place: int) -> bool:
     """Whether the rule throws a group away now."""
-    group = state.groups[place]
-    if rules.rule == events.DISCARD:
-        concerned = group.phase == events.GROWING or group.phase == events.COMPLETE
-    elif rules.rule == events.WINDOW:
-        concerned = group.phase == events.COMPLETE
-    else:
-        return False
-    if not concerned:
-        return False
-    return state.clock[0].version - oldest_of(state, rules, place) > rules.allowed
+    phase = state.groups[place].phase
+    may_leave = rules.rule == events.DISCARD and phase == events.GROWING
+    if rules.rule == events.DISCARD or rules.rule == events.WINDOW:
+        may_leave = may_leave or phase == events.COMPLETE
+    return may_leave and state.clock[0].version - oldest_of(state, rules, place) > rules.allowed
 
 
 @kernel

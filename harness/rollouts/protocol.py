@@ -171,27 +171,22 @@ class Rollouts(Spec, TimingProtocol):
 
     def _rules(self, costs: Costs) -> Rules:
         """The settings for the kernels."""
+        alike = ("interval", "group", "batch", "decode_s", "sequence_s", "prefill_s", "token_s")
         return Rules(
             rule=RULES.index(self.rule),
             publish=PUBLICATIONS.index(self.publish),
             allowed=0.0 if self.rule == "one-step" else self.eta,
-            interval=self.interval,
-            group=self.group,
-            batch=self.batch,
-            decode_s=self.decode_s,
-            sequence_s=self.sequence_s,
-            prefill_s=self.prefill_s,
             prompt_tokens=self.prompt_tokens if self.prefill_s > 0.0 else 0,
             scale=self.length_scale,
             recompute=self.publish == "in-flight" and self.prefill_s > 0.0 and self.recompute,
             step_s=self.steps * self.train_s,
-            token_s=self.token_s,
             sync_s=costs.copy_s + costs.latency_s if self.sync_s is None else self.sync_s,
             tokens=self._law("tokens", 0.0 if self.asks else self.tokens),
             most_tokens=0 if self.asks else self.most_tokens,
             reward=self._law("reward", self.reward_s),
             environment=self._law("environment", self.environment_s),
             asks=self.asks,
+            **{name: getattr(self, name) for name in alike},
         )
 
     @property

@@ -8,11 +8,10 @@ of a block's size, and each block is generated once per pass, or once in all if 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -84,105 +83,54 @@ class MadeFrames:
     ) -> None:
         self._stored, self._speech = FramesOnDevice.from_corpus(corpus, device), speech.on(device)
         self._train, self._context = corpus.split("train"), corpus.context
-        self._targets = corpus.targets[len(corpus.features) :]
-        self._blocks = Blocks.from_utterances(self._train)
-        self._row_bytes = corpus.dim * self._stored.features.element_size()
-        blocks = (room_on(device) if room is None else room) // (self._longest * self._row_bytes)
-        self._kept = min(max(1, blocks), len(self._blocks.start))
-        self._slots: OrderedDict[int, int] = OrderedDict()
-        self.made = 0
+        self._targets, self._blocks = corpus.targets, Blocks.from_utterances(self._train)
+        # the ends of a block's utterances are repeated
+        longest = int(self._blocks.frames.max()) + 2 * self._context * BLOCK
+        block_bytes = longest * corpus.dim * self._stored.features.element_size()
+        count = len(self._blocks.start)
+        self.bytes_of_all = count * block_bytes
+        kept = max(1, (room_on(device) if room is None else room) // block_bytes)
+        self.holds_all = kept >= count
+        self.block = lru_cache(kept)(self._make_block)
 
     @property
     def device(self) -> torch.device:
         """Device of the frames."""
         return self._stored.device
 
-    @property
-    def bytes_of_all(self) -> int:
-        """Bytes of all training features together."""
-        return len(self._blocks.start) * self._longest * self._row_bytes
-
-    @property
-    def holds_all(self) -> bool:
-        """Whether there is room for every block."""
-        return self._kept == len(self._blocks.start)
-
     def gather(self, rows: Tensor) -> Minibatch:
         """See `FramesOnDevice`; generates the blocks of ``rows [W, B]`` that are not kept."""
         flat = rows.cpu().numpy().ravel()
-        if not len(flat) or flat.max() < self._first:
+        if not len(flat) or flat.max() < self._blocks.start[0]:
             return self._stored.gather(rows)
-        frames = self._gather(flat)
-        return Minibatch(frames.x.view(*rows.shape, -1), frames.targets.view(rows.shape))
+        number_of = np.searchsorted(self._blocks.start, flat, side="right") - 1
+        parts, places = list[Minibatch](), list[np.ndarray]()
+        # in the order of the rows: the last block of a minibatch is the first of the next
+        for number in dict.fromkeys(number_of.tolist()):
+            places.append(np.flatnonzero(number_of == number))
+            at = flat[places[-1]]
+            if number < 0:  # of a stored set
+                parts.append(self._stored.gather(torch.as_tensor(at)))
+            else:
+                at = torch.as_tensor(at - self._blocks.start[number])
+                parts.append(self.block(number).gather(at))
+        order = upload(torch.as_tensor(np.argsort(np.concatenate(places))), self.device)
+        x, targets = (torch.cat(column)[order] for column in zip(*parts, strict=True))
+        return Minibatch(x.view(*rows.shape, -1), targets.view(rows.shape))
 
-    def _gather(self, flat: np.ndarray) -> Minibatch:
-        """Gather rows ``[N]``, halved while they mix stored rows or need too many blocks."""
-        block = np.searchsorted(self._blocks.start, flat, side="right") - 1
-        needed = np.unique(block).tolist()
-        if needed[0] < 0 or len(needed) > self._kept:
-            halves = [self._part(part) for part in np.array_split(flat, 2)]
-            return Minibatch(*(torch.cat(column) for column in zip(*halves, strict=True)))
-        slots = self._ensure(needed)
-        place = np.zeros(len(self._blocks.start), np.int64)
-        place[needed] = np.array(slots) * self._most - self._blocks.start[needed]
-        frames = self._ring.gather(torch.as_tensor(place[block] + flat)[None])
-        return Minibatch(frames.x[0], frames.targets[0])
-
-    def _part(self, flat: np.ndarray) -> Minibatch:
-        frames = self.gather(torch.as_tensor(flat)[None])
-        return Minibatch(frames.x[0], frames.targets[0])
-
-    def _ensure(self, needed: list[int]) -> list[int]:
-        """Slots of the blocks; missing ones are generated, replacing the least recently used."""
-        # first mark the present ones as used: a missing block must not replace a needed one
-        for block in needed:
-            if block in self._slots:
-                self._slots.move_to_end(block)
-        for block in needed:
-            if block not in self._slots:
-                free = len(self._slots)
-                slot = free if free < self._kept else self._slots.popitem(last=False)[1]
-                self._fill(block, slot)
-                self._slots[block] = slot
-        return [self._slots[block] for block in needed]
-
-    def _fill(self, block: int, slot: int) -> None:
-        start = block * BLOCK
-        numbers = np.arange(start, min(start + BLOCK, len(self._train)))
-        frames, ring = self._train.frames[numbers], self._ring
-        made = self._speech.make(numbers).features
+    def _make_block(self, number: int) -> FramesOnDevice:
+        """The frames of a block, generated; rows count from its first."""
+        begin = number * BLOCK
+        numbers = np.arange(begin, min(begin + BLOCK, len(self._train)))
+        frames, row = self._train.frames[numbers], self._blocks.start[number]
+        features = self._speech.make(numbers).features
         longer = longer_rows(np.cumsum(frames) - frames, frames, self._context)
-        at, row, begin = slot * self._longest, slot * self._most, self._blocks.start[block]
-        rows = int(frames.sum())
-        ring.features[at : at + len(longer)] = made[upload(torch.as_tensor(longer), self.device)]
-        before = torch.as_tensor(at + splice_offsets(frames, self._context))
-        ring.before[row : row + rows] = upload(before, self.device)
-        targets = self._targets[begin - self._first :][:rows].astype(np.int64)
-        ring.targets[row : row + rows] = upload(torch.as_tensor(targets), self.device)
-        self.made += 1
-
-    @cached_property
-    def _ring(self) -> FramesOnDevice:
-        """The kept blocks, each in a slot as long as the longest block."""
-        features = self._stored.features
-        zeros = features.new_zeros(self._kept * self._most, dtype=torch.int64)
-        rows = features.new_zeros(self._kept * self._longest, features.shape[1])
-        return FramesOnDevice(rows, zeros, zeros.clone(), self._context)
-
-    @cached_property
-    def _first(self) -> int:
-        """First row that is generated."""
-        return int(self._blocks.start[0])
-
-    @cached_property
-    def _most(self) -> int:
-        """Frames of the longest block."""
-        return int(self._blocks.frames.max())
-
-    @property
-    def _longest(self) -> int:
-        """Rows of the longest block, with the ends of its utterances repeated."""
-        return self._most + 2 * self._context * BLOCK
+        targets = self._targets[row : row + frames.sum()].astype(np.int64)
+        longer, before, targets = (
+            upload(torch.as_tensor(part), self.device)
+            for part in (longer, splice_offsets(frames, self._context), targets)
+        )
+        return FramesOnDevice(features[longer], before, targets, self._context)
 
 
 def room_on(device: str) -> int:
@@ -192,45 +140,21 @@ def room_on(device: str) -> int:
     return torch.cuda.mem_get_info(device)[1] // 2
 
 
-class NamesCorpus(Protocol):
-    """A configuration that names a corpus, with the SHA-256 of its content."""
-
-    @property
-    def corpus(self) -> str:
-        """Name of the corpus, or its folder."""
-        ...
-
-    @property
-    def scale(self) -> str:
-        """Size of the corpus."""
-        ...
-
-    @property
-    def corpus_seed(self) -> int:
-        """Seed of a generated corpus."""
-        ...
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of its content."""
-        ...
-
-
-def corpus_of(config: NamesCorpus, say: Callable[[str], None] = lambda line: None) -> Corpus:
-    """Load the corpus of a configuration.
+def corpus_of(task: Any, say: Callable[[str], None] = lambda line: None) -> Corpus:
+    """Load the corpus of a task.
 
     The last two corpora are cached, so that objects derived from one are built once per process.
 
     Args:
-        config: the configuration.
+        task: has ``corpus``, ``scale``, ``corpus_seed``, and the content's ``fingerprint``.
         say: callback for lines of progress if the corpus is generated.
 
     Raises:
         UserError: it cannot be generated, or its content has another fingerprint.
     """
-    corpus = _load_cached(config.corpus, config.scale, config.corpus_seed, say)
-    if corpus.fingerprint != config.fingerprint:
-        raise UserError(f"corpus {config.corpus}: not the one that the run was configured with")
+    corpus = _load_cached(task.corpus, task.scale, task.corpus_seed, say)
+    if corpus.fingerprint != task.fingerprint:
+        raise UserError(f"corpus {task.corpus}: not the one that the run was configured with")
     return corpus
 
 

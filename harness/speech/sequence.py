@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import ClassVar, NamedTuple, Protocol, cast
+from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
 from torch import Tensor
@@ -14,7 +13,6 @@ from harness.acoustics.mmi import InnerLoss, SequenceCriterion
 from harness.algorithms.schedules import Schedule
 from harness.base.settings import setting
 from harness.experiment.experiment import AnyExperiment
-from harness.experiment.loop import Executor
 from harness.networks.feedforward import Dnn
 from harness.simulator import Simulation, Timeline
 from harness.speech.decoding import Decoder, DecodeStats, Halves, orders, references_of
@@ -136,16 +134,3 @@ class Step(NamedTuple):
     happened: list[Timeline]
     seen: list[DecodeStats]
     ended: bool
-
-
-class SequenceExecutor(Executor, Protocol):
-    """Executor of sequence training; its boundaries are shares of a pass of the decoders."""
-
-    @property
-    def epoch(self) -> float:
-        """Passes over the training utterances so far."""
-        ...
-
-    def advance(self, rate: float, until: Fraction) -> Step:
-        """Advance at one learning rate, by the executor's own step, up to ``until`` passes."""
-        ...

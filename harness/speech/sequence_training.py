@@ -23,7 +23,7 @@ from harness.experiment.loop import Diverged, Training, describe_divergence
 from harness.simulator import Timeline
 from harness.speech.decoding import DecodeStats, Tally
 from harness.speech.held_out import HoldoutScores, SequenceEvaluator, lags
-from harness.speech.sequence import Plateau, SequenceExecutor, Setup
+from harness.speech.sequence import Plateau, Setup
 from harness.speech.streams import Passes, Streams
 from harness.store.schema import Outcome
 
@@ -35,7 +35,7 @@ CRITERIA = {"mmi": "MMI", "numerator": "training without a denominator"}
 
 
 @dataclass
-class SequenceTraining(Training[SequenceExecutor]):
+class SequenceTraining(Training[Streams | Passes]):
     """A sequence training in progress.
 
     Args:

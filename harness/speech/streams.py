@@ -81,7 +81,7 @@ class SequenceReplay(StaleReplay):
 
 
 class Streams(OnSimulation[SequenceReplay]):
-    """Shuffling none or on the fly, simulated; see `SequenceExecutor`.
+    """Executor for shuffling none or on the fly, simulated.
 
     Args:
         config: what is run.
@@ -110,7 +110,7 @@ class Streams(OnSimulation[SequenceReplay]):
         return self._decoded / len(self._setup.train)
 
     def advance(self, rate: float, until: Fraction) -> Step:
-        """See `SequenceExecutor`: to the next end of a decoding with an unknown count."""
+        """Advance at one learning rate to the next end of a decoding with an unknown count."""
         del until
         stats = self._decode()
         if any(utterance.trouble == "not finite" for utterance in stats):
@@ -136,7 +136,7 @@ class Streams(OnSimulation[SequenceReplay]):
 
 
 class Passes(OnSimulation[StaleReplay]):
-    """Shuffling full, simulated; see `SequenceExecutor`.
+    """Executor for full shuffling, simulated.
 
     Args:
         config: what is run.
@@ -174,7 +174,10 @@ class Passes(OnSimulation[StaleReplay]):
         return -(-len(self._shuffled) // self._setup.protocol.slots)
 
     def advance(self, rate: float, until: Fraction) -> Step:
-        """See `SequenceExecutor`: to ``until`` or the end of the pass; decodes at its start."""
+        """Advance at one learning rate to ``until`` passes or the end of the pass.
+
+        The utterances are decoded at the start of a pass.
+        """
         segments, stats = list[Timeline](), list[DecodeStats]()
         if not len(self._shuffled):
             self._decoded_with = self.server.model.clone()

@@ -197,7 +197,7 @@ def test_the_recordings_are_the_published_ones():
 
 
 def test_gaussians_of_the_recorded_corpus_recognise_digits(tmp_path):
-    from data_synth.align import fit
+    from data_synth.align import refit
     from harness.acoustics.hmm import chain_scores, chains
 
     recorded_digits()
@@ -205,7 +205,7 @@ def test_gaussians_of_the_recorded_corpus_recognise_digits(tmp_path):
     assert (corpus.dim, corpus.n_targets, corpus.frames_of("train")) == (39, 83, 50703)
     assert isinstance(corpus, Corpus)
     train = corpus.frames_of("train")
-    model = fit(corpus.features[:train], corpus.targets[:train], corpus.n_targets)
+    model = refit(corpus.features[:train], corpus.targets[:train], corpus.n_targets)
     words = chains(corpus.lexicon, corpus.silence)
     wrong = {}
     for split in corpus.tests:
