@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -87,8 +87,8 @@ class Card:
 
     def plain(self) -> dict[str, Any]:
         """All fields but the text, as JSON values; empty optional fields are left out."""
-        fields = {key: value for key, value in asdict(self).items() if key != "lm_text"}
-        return {k: v for k, v in fields.items() if v or k not in ("pronunciations", "tree")}
+        values = {key: value for key, value in asdict(self).items() if key != "lm_text"}
+        return {k: v for k, v in values.items() if v or k not in ("pronunciations", "tree")}
 
 
 def digest(card: Card, utterances: Utterances, features: str, targets: str) -> str:
@@ -212,17 +212,9 @@ class Corpus:
     @property
     def card(self) -> Card:
         """All but the frames and utterances."""
-        return Card(
-            self.name,
-            dict(self.lexicon),
-            self.silence,
-            self.context,
-            self.frame_shift_s,
-            self.tests,
-            dict(self.pronunciations),
-            self.tree,
-            self.lm_text,
-        )
+        shared: dict[str, Any] = {entry.name: getattr(self, entry.name) for entry in fields(Card)}
+        shared |= {name: dict(shared[name]) for name in ("lexicon", "pronunciations")}
+        return Card(**shared)
 
     def split(self, name: str) -> Utterances:
         """The utterances of ``"train"``, ``"dev"`` or a test set.

@@ -9,6 +9,7 @@ prompt belongs either to training or to the held-out part, by a digest of its te
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -203,11 +204,9 @@ def _draw_count(random: np.random.Generator, least: int, most: int, tail: float)
     return int(random.choice(counts, p=chances / chances.sum()))
 
 
-class _Way(NamedTuple):
-    """A number that is reached, and the steps to it as text."""
-
-    number: int
-    steps: str
+NUMBER = r"(0|-?[1-9]\d*)"
+STEP = re.compile(rf"{NUMBER}([-+*]){NUMBER}={NUMBER}", re.ASCII)
+"""A step to a number, such as ``3*4=12``."""
 
 
 @dataclass(frozen=True)
@@ -262,19 +261,17 @@ class Reaching(Spec, Verified):
     def is_right(self, prompt: str, answer: str) -> bool:
         """See `Verified`: every step is right, and the last one gives the number."""
         numbers, target = _parse_prompt(prompt)
-        unused, reached = list(numbers), math.nan
-        for place, step in enumerate(answer.split(",")):
-            parts = _parts(step)
-            if parts is None:
+        unused, reached = list(numbers), None
+        for step in answer.split(","):
+            term = STEP.fullmatch(step)
+            if term is None:
                 return False
-            a, sign, b, result = parts
-            if place == 0 and a not in unused:
-                return False
-            if place == 0:
+            a, b, result = (int(term[k]) for k in (1, 3, 4))
+            if reached is None and a in unused:
                 unused.remove(a)
             elif a != reached:
                 return False
-            if b not in unused or _calculate(a, sign, b) != result:
+            if b not in unused or _calculate(a, term[2], b) != result:
                 return False
             unused.remove(b)
             reached = result
@@ -290,36 +287,21 @@ def _calculate(a: int, sign: str, b: int) -> int:
     return a + b if sign == "+" else a - b if sign == "-" else a * b
 
 
-def _parts(step: str) -> tuple[int, str, int, int] | None:
-    """The numbers and the sign of ``3*4=12``; None for another text."""
-    term, equals, result = step.partition("=")
-    place = next((at for at, symbol in enumerate(term) if at and symbol in "+-*"), 0)
-    words = term[:place], term[place + 1 :], result
-    if not (equals and place and all(_is_number(word) for word in words)):
-        return None
-    return int(words[0]), term[place], int(words[1]), int(words[2])
-
-
-def _is_number(word: str) -> bool:
-    """Whether a word is a whole number as this program writes it."""
-    digits = word.removeprefix("-")
-    return digits.isdigit() and str(int(word)) == word
-
-
 @lru_cache(4096)
 def _reach(numbers: tuple[int, ...], target: int) -> str:
     """The steps of the first way to a number, fewest steps first; given by breadth."""
-    ways = [(_Way(start, ""), _remove_one(numbers, start)) for start in dict.fromkeys(numbers)]
+    # of each way the number that it has reached, its steps as text, and the unused numbers
+    ways = [(start, "", _remove_one(numbers, start)) for start in dict.fromkeys(numbers)]
     while ways:
-        further: list[tuple[_Way, tuple[int, ...]]] = []
-        for (number, steps), unused in ways:
+        further: list[tuple[int, str, tuple[int, ...]]] = []
+        for number, steps, unused in ways:
             for second in dict.fromkeys(unused):
                 for sign in "+-*":
                     result = _calculate(number, sign, second)
                     path = f"{steps}{',' if steps else ''}{number}{sign}{second}={result}"
                     if result == target:
                         return path
-                    further.append((_Way(result, path), _remove_one(unused, second)))
+                    further.append((result, path, _remove_one(unused, second)))
         ways = further
     raise ValueError(f"{target} cannot be reached from {numbers}")
 
