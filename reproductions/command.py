@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from harness import argument_types
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, name_error
 from harness.base.registry import entries
-from harness.base.settings import known_device
+from harness.base.settings import check_device
 from harness.cli import Parser, exit_code
 from harness.kernels import notice
 
@@ -55,7 +55,7 @@ def configure(p: argparse.ArgumentParser) -> None:
         "--seeds", type=argument_types.count, help="number of seeds (default: the scale's)"
     )
     p.add_argument(
-        "--device", type=known_device, default="auto", help="auto (default), cpu or cuda"
+        "--device", type=check_device, default="auto", help="auto (default), cpu or cuda"
     )
     p.add_argument(
         "--only", default="", help="exhibits to reproduce, e.g. table2,fig3 (default: all)"

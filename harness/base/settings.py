@@ -169,7 +169,7 @@ def load_toml(path: str | Path) -> dict[str, object]:
 DEVICES = ("auto", "cpu", "cuda")
 
 
-def known_device(choice: str, name: str = "--device") -> str:
+def check_device(choice: str, name: str = "--device") -> str:
     """Check the choice of a device without importing torch, and return it.
 
     Args:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from harness import argument_types
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.base.log import say
-from harness.base.settings import format_count, format_seconds, known_device
+from harness.base.settings import check_device, format_count, format_seconds
 from harness.commands import overrides
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     overrides.add_workers(parser)
     overrides.add_changes(parser, seeds=1)
     parser.add_argument(
-        "--device", type=known_device, default="auto", help="auto (default), cpu or cuda"
+        "--device", type=check_device, default="auto", help="auto (default), cpu or cuda"
     )
     parser.add_argument(
         "--jobs",

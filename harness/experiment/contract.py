@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.base.errors import UserError
 from harness.base.files import cluster_file
-from harness.base.settings import known_device
+from harness.base.settings import check_device
 from harness.simulator import Cluster, Timeline, load_cluster
 from harness.simulator.timeline import Lag
 
@@ -101,7 +101,7 @@ def resolve(choice: str, name: str = "--device") -> str:
     Raises:
         UserError: an unknown choice, or CUDA where PyTorch sees none.
     """
-    known_device(choice, name)
+    check_device(choice, name)
     import torch
 
     available = torch.cuda.is_available()

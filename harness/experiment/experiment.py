@@ -408,7 +408,8 @@ class Experiment(HasIdentity, Generic[AnyTask]):
     def to_identity(self) -> dict[str, Any]:
         """The fields of experiment and task side by side; no name is in both."""
         settings = {name: value for name, value in plain_fields(self).items() if name != TASK}
-        return {"is": self.task.stored_name(), **settings, **plain_fields(self.task)}
+        name = self.task.stored_as or type(self.task).__name__
+        return {"is": name, **settings, **plain_fields(self.task)}
 
     def vary(self, **changes: Any) -> Self:
         """A copy with other values of fields, of the experiment or of its task."""

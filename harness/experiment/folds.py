@@ -200,7 +200,8 @@ class FoldTraining(Training[FoldExecutor]):
         self._score(segment.ends)
         schedule = self.config.schedule
         if isinstance(schedule, Hand) and segment.ends in self._boundaries.held_out_tests:
-            schedule.after_test(self.pace, self.problem.held_out_loss(self.executor.server.model))
+            model = self.executor.server.model
+            schedule.after_test(self.pace, self.problem.evaluate_held_out(model))
         return True
 
     def finish(self) -> None:

@@ -117,9 +117,9 @@ def _find_stored_task(table: Mapping[str, object], place: str) -> type[Task]:
     Raises:
         UserError: no task has such a name.
     """
-    # Loads every task, since only a loaded one knows its stored name.
+    # Loads every task, since only a loaded one knows its name there.
     kinds = [*(load("tasks", name) for name in entries("tasks")), *dataclasses_below(Task)]
-    tasks = {kind.stored_name(): kind for kind in kinds}
+    tasks = {kind.stored_as or kind.__name__: kind for kind in kinds}
     name = str(table.get(KIND))
     if name not in tasks:
         raise UserError(f"{place}: {KIND}: {name!r} is not allowed; allowed: {', '.join(tasks)}")

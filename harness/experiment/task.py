@@ -124,7 +124,7 @@ class Problem(Opened, ABC):
         """Number of losses that the network sums in a minibatch of so many rows."""
         return 1
 
-    def held_out_loss(self, model: Tensor) -> float:
+    def evaluate_held_out(self, model: Tensor) -> float:
         """Loss of ``model [P]`` on some development data, for frequent evaluation."""
         return self.evaluate(model)["loss"]
 
@@ -150,12 +150,14 @@ class Task(ABC):
 
     kind: ClassVar[str] = ""
     """Name in run files, and in the registry; that of the class without one."""
+    stored_as: ClassVar[str] = ""
+    """Name in stored configurations; that of the class without one."""
     worker: ClassVar[str] = "worker"
     """The word for a worker, in messages."""
     protocol: ClassVar[type[TimingProtocol] | None] = None
     """The protocol of its run files where they name none; without it, that of the algorithm."""
-    usual: ClassVar[Mapping[str, Any]] = {}
-    """Defaults of further keys that its run files may omit."""
+    usual: ClassVar[Mapping[str, Any]] = {"protocol": {}}
+    """Values of keys that its run files may omit; a protocol's class then follows."""
     follows: ClassVar[Sequence[str]] = ("device",)
     """Fields that are derived from the rest of a run file, and refused in it."""
     tables: ClassVar[Sequence[type[Any]]] = ()
@@ -238,11 +240,6 @@ class Task(ABC):
         return {}
 
     @classmethod
-    def stored_name(cls) -> str:
-        """Name in stored configurations."""
-        return cls.__name__
-
-    @classmethod
     def read(cls, asked: RunRequest, own: Table) -> tuple[Self, Table]:
         """The task of a run file, and the file's other keys.
 
@@ -254,8 +251,7 @@ class Task(ABC):
             UserError: a mistake in the file or in its data.
         """
         table: Table = {key: value for key, value in asked.table.items() if key not in own}
-        table = {"protocol": Table(), **table, "cluster": asked.cluster()}
-        return build(cls, own, str(asked.path), TASK), table
+        return build(cls, own, str(asked.path), TASK), table | {"cluster": asked.cluster()}
 
     @classmethod
     def restore(cls, run: Run, own: Table, where: str, named: Any) -> Self:

@@ -83,17 +83,14 @@ class Module(GradientRules, Task):
     """
 
     kind: ClassVar[str] = "module"
-    usual: ClassVar[Mapping[str, Any]] = {"passes": 5, "tested": "at the end"}
+    # What runs were stored as before tasks were parts of experiments.
+    stored_as: ClassVar[str] = "ModuleConfig"
+    usual: ClassVar[Mapping[str, Any]] = {"protocol": {}, "passes": 5, "tested": "at the end"}
     follows: ClassVar[Sequence[str]] = ("problem", "work", "stages", "chunk", "device")
     tables: ClassVar[Sequence[type[Any]]] = (ModuleTable,)
 
     problem: ModuleParts
     work: Workload
-
-    @classmethod
-    def stored_name(cls) -> str:
-        """See `Task`: what runs were stored as before tasks were parts of experiments."""
-        return "ModuleConfig"
 
     @classmethod
     def read(cls, asked: RunRequest, own: Table) -> tuple[Self, Table]:
@@ -110,7 +107,7 @@ class Module(GradientRules, Task):
             cluster, work = charge(source.objects, parts, machine)
         cut = {"minibatch": settings.minibatch, "timed_minibatch": settings.minibatch}
         # as `lagbench.train` does, so that identities are equal
-        table = {"protocol": Table(), **table, "cluster": cluster, "stages": [cut]}
+        table |= {"cluster": cluster, "stages": [cut]}
         task = build(cls, {"problem": parts, "work": work, **further}, str(asked.path), TASK)
         for line in remarks(parts, settings, asked.device, task.accumulate):
             LOG.info(line)
@@ -502,7 +499,7 @@ class ModuleProblem(Problem):
         """See `Problem`."""
         return self._evaluators[0].scores(model, self._dev, self._deploy_state())
 
-    def held_out_loss(self, model: Tensor) -> float:
+    def evaluate_held_out(self, model: Tensor) -> float:
         """See `Problem`."""
         examples = self._dev.spread(HELD_OUT)
         return self._evaluators[1].scores(model, examples, self._deploy_state())[LOSS]

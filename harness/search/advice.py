@@ -30,18 +30,9 @@ from harness.experiment.grid import Runner
 from harness.experiment.methods import Method
 from harness.judge.comparison import IMPROVEMENT, Impossible, reach
 from harness.judge.direction import as_error, final_error
-from harness.search.comparison import SEARCHED, Grid, Try
+from harness.search.comparison import SEARCHED, Grid, Try, scale_linearly
 from harness.search.rates import TUNING_SEEDS, search_rate
-from harness.search.search import (
-    FACTOR,
-    Asking,
-    Steps,
-    climb,
-    follow,
-    linearly_scaled,
-    lowest,
-    translate,
-)
+from harness.search.search import FACTOR, Asking, Steps, climb, follow, lowest, translate
 from harness.simulator import Simulation
 from harness.store import Cell, Run
 
@@ -334,7 +325,7 @@ class AdviceSearch:
         error = as_error(alone.runs[0], target)
         self._end_stage("rung 0" if len(plan.passes) > 1 else "last")
         rates = {
-            team.name: linearly_scaled(alone.rate, team.method.algorithm, 1, team.workers)
+            team.name: scale_linearly(alone.rate, team.method.algorithm, 1, team.workers)
             for team in plan.candidates
         }
         teams = list(plan.candidates)
@@ -351,8 +342,8 @@ class AdviceSearch:
             self._trials[team.name] = Trial(team, full, cell.rate, mean, "trained in full")
         trials = [self._trials[team.name] for team in plan.candidates]
         cost = sum(self._passes.values()) / full
-        found = [alone, *cells.values()]
-        return AdviceOutcome(plan, target, reason, found, trials, len(self._passes), cost)
+        trained = [alone, *cells.values()]
+        return AdviceOutcome(plan, target, reason, trained, trials, len(self._passes), cost)
 
     def _end_stage(self, following: str) -> None:
         """Expect no further training in the present stage."""

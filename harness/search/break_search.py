@@ -10,8 +10,8 @@ from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.experiment.display import Span, Tally
 from harness.judge.break_point import Point, Tolerance, errors_of, point, reference_point
-from harness.search.comparison import Grid
-from harness.search.search import Steps, bisect, geometric_mean, linearly_scaled, solve
+from harness.search.comparison import Grid, scale_linearly
+from harness.search.search import Steps, bisect, geometric_mean, solve
 from harness.store import Cell
 
 
@@ -160,7 +160,7 @@ class ToleranceSearch:
         algorithm, (workers,) = grid.methods[0].algorithm, grid.workers
         nearest = cells[min(cells, key=lambda other: abs(other - value))]
         # the grid's guess is that of one worker
-        guess = linearly_scaled(nearest.rate, algorithm, nearest.workers, 1)
+        guess = scale_linearly(nearest.rate, algorithm, nearest.workers, 1)
         return replace(grid, guess=guess, workers=[workers])
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from harness.algorithms.averaging import GradientAveraging
+from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.base.settings import format_count
@@ -23,7 +25,7 @@ from harness.search.rates import (
     RateChoice,
     search_rate,
 )
-from harness.search.search import Asking, Steps, follow, linearly_scaled, translate
+from harness.search.search import Asking, Steps, follow, translate
 from harness.store import Cell, Run
 
 Configure = Callable[[Method, int, float, int], AnyExperiment]
@@ -208,10 +210,10 @@ class Grid:
         """First guess: the rate found with the next fewer workers, by the linear scaling rule."""
         counts = [w for label, w in self._found if label == method.label and w < workers]
         if not counts:
-            return linearly_scaled(self.guess, method.algorithm, 1, workers)
+            return scale_linearly(self.guess, method.algorithm, 1, workers)
         nearest = max(counts)
         rate = self._found[method.label, nearest].rate
-        return linearly_scaled(rate, method.algorithm, nearest, workers)
+        return scale_linearly(rate, method.algorithm, nearest, workers)
 
 
 def _describe_edge(method: Method, workers: int, search: RateChoice) -> str:
@@ -225,3 +227,20 @@ def _describe_edge(method: Method, workers: int, search: RateChoice) -> str:
     tried = f"{len(search.tried)} rates from {min(search.tried):.3g} to {max(search.tried):.3g}"
     crew = format_count(workers, "worker")
     return f"{method.label}, {crew}: of {tried} {reason} (guess= is the first)"
+
+
+def scale_linearly(rate: float, algorithm: Algorithm, workers: int, then: int) -> float:
+    """First guess of a learning rate for another number of workers, by the linear scaling rule.
+
+    ``rate * then / workers`` for gradient averaging, else ``rate``. Goyal et al., arXiv 1706.02677,
+    section 2.1: a rate grows with the examples of one step. The mean of W workers' gradients is a
+    step with W times the examples; a gradient folded alone, or a worker's own step, has the
+    examples of one minibatch for any W.
+
+    Args:
+        rate: the rate found with ``workers``.
+        algorithm: its algorithm.
+        workers: number of workers of ``rate``.
+        then: the other number of workers.
+    """
+    return rate * then / workers if isinstance(algorithm, GradientAveraging) else rate

@@ -18,8 +18,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Generic, TypeVar, cast
 
-from harness.algorithms.averaging import GradientAveraging
-from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import Constant
 from harness.base.seeds import identity
 from harness.base.settings import setting
@@ -218,23 +216,6 @@ def bisect(
 def geometric_mean(low: float, high: float) -> float:
     """The middle on a logarithmic scale."""
     return math.sqrt(low * high)
-
-
-def linearly_scaled(rate: float, algorithm: Algorithm, workers: int, then: int) -> float:
-    """First guess of a learning rate for another number of workers, by the linear scaling rule.
-
-    ``rate * then / workers`` for gradient averaging, else ``rate``. Goyal et al., arXiv 1706.02677,
-    section 2.1: a rate grows with the examples of one step. The mean of W workers' gradients is a
-    step with W times the examples; a gradient folded alone, or a worker's own step, has the
-    examples of one minibatch for any W.
-
-    Args:
-        rate: the rate found with ``workers``.
-        algorithm: its algorithm.
-        workers: number of workers of ``rate``.
-        then: the other number of workers.
-    """
-    return rate * then / workers if isinstance(algorithm, GradientAveraging) else rate
 
 
 LOSS = "dev_loss/iterate"

@@ -77,7 +77,7 @@ class FrameEvaluator:
         """Scores of ``model [P]`` on the development set, evenly thinned where it is large."""
         return frame_scores(self.net, model, self.frames, self._dev)
 
-    def held_out_loss(self, model: Tensor) -> float:
+    def evaluate_held_out(self, model: Tensor) -> float:
         """Loss on a thinned development set, for schedules that evaluate often."""
         return frame_scores(self.net, model, self.frames, self._held_out).loss
 

@@ -94,6 +94,9 @@ class Frames(Task):
     """
 
     kind: ClassVar[str] = "frames"
+    # What runs were stored as before tasks were parts of experiments.
+    stored_as: ClassVar[str] = "RunConfig"
+    usual: ClassVar[Mapping[str, Any]] = {}
     follows: ClassVar[Sequence[str]] = FOLLOWS
     unit: ClassVar[str] = "frames"
     drops_rest: ClassVar[bool] = True
@@ -108,11 +111,6 @@ class Frames(Task):
     timed_layers: tuple[int, ...] = setting(at_least=1)
     precision: Precision = setting("float32")
     targets: ForcedAlignment | None = setting(None)
-
-    @classmethod
-    def stored_name(cls) -> str:
-        """See `Task`: what runs were stored as before tasks were parts of experiments."""
-        return "RunConfig"
 
     @classmethod
     def read(cls, asked: RunRequest, own: Table) -> tuple[Self, Table]:
@@ -249,9 +247,9 @@ class FramesProblem(Problem):
         scores = self.evaluator.dev(model)
         return {"frame_error": scores.frame_error, "loss": scores.loss}
 
-    def held_out_loss(self, model: Tensor) -> float:
+    def evaluate_held_out(self, model: Tensor) -> float:
         """See `Problem`."""
-        return self.evaluator.held_out_loss(model)
+        return self.evaluator.evaluate_held_out(model)
 
     def test(self, model: Tensor, name: str) -> EvaluationResult:
         """Frame and word errors, at the acoustic scale tuned on development data."""

@@ -4,7 +4,8 @@ import pytest
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import GradientAveraging
-from harness.search.search import MOST_TRIES, Asking, climb, follow, linearly_scaled, solve, sweep
+from harness.search.comparison import scale_linearly
+from harness.search.search import MOST_TRIES, Asking, climb, follow, solve, sweep
 
 
 @pytest.mark.parametrize("best", [-6, -1, 0, 1, 5])
@@ -30,8 +31,8 @@ def test_where_nothing_trains_the_search_ends_and_says_so():
 
 
 def test_only_a_mean_of_gradients_earns_a_larger_rate():
-    assert linearly_scaled(0.1, GradientAveraging(), 2, 8) == pytest.approx(0.4)
-    assert linearly_scaled(0.1, AsyncSgd(), 2, 8) == 0.1
+    assert scale_linearly(0.1, GradientAveraging(), 2, 8) == pytest.approx(0.4)
+    assert scale_linearly(0.1, AsyncSgd(), 2, 8) == 0.1
 
 
 def test_a_rate_that_diverges_is_not_gone_beyond():
