@@ -21,8 +21,7 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 MOST_FRAMES = 10
 MOST_FILES = {"task": 48, "module": 63, "run file": 44}
 OURS = tuple(str(Path(lagbench.__file__).parents[1] / room) for room in ("lagbench", "harness"))
-RUN = """
-import = ["own_task"]
+RUN = """import = ["own_task"]
 cluster = "k20m-server"
 workers = 4
 passes = 2
