@@ -250,7 +250,8 @@ def _workload(arguments: argparse.Namespace, cluster: Cluster) -> Workload:
         frames = 256 if workload is None else workload.minibatch_frames
         return Workload.of_network(arguments.network, frames)
     if workload is None:
-        raise UserError(f"{arguments.cluster}: workload: missing; give the table, or --network")
+        needed = "needed: minibatch_frames, flops_per_frame, parameter_bytes; or --network"
+        raise UserError(f"{arguments.cluster}: [workload]: missing; {needed}")
     return workload
 
 
