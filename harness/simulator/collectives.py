@@ -68,18 +68,26 @@ MESSAGE = np.dtype(
 
 
 class Plan(NamedTuple):
-    """The messages of one all-reduce.
+    """The messages of one all-reduce, and the rounds of each worker.
 
     Attributes:
         workers: N.
         parts: number of equal parts of the model.
         messages: [M] of `MESSAGE`, by round: ``source`` sends ``count`` parts, from ``first`` on,
             to ``target``, which adds them to its own or overwrites its own with them.
+        begins: [N + 1] index of each worker's first round among all E of them.
+        sends, receives: [E] number of the message, or `NONE`.
     """
 
     workers: int
     parts: int
     messages: Any
+    begins: Any
+    sends: Any
+    receives: Any
+
+
+NONE = -1
 
 
 @lru_cache(maxsize=8)
@@ -106,7 +114,15 @@ def schedule(
     for number, messages in enumerate(rounds):
         messages["round"] = number
     rows = np.concatenate(rounds) if rounds else np.zeros(0, MESSAGE)
-    return Plan(workers, parts, rows[np.lexsort((rows["source"], rows["round"]))])
+    rows = rows[np.lexsort((rows["source"], rows["round"]))]
+    count = max(len(rounds), 1)
+    keys = [rows[end].astype(np.int64) * count + rows["round"] for end in ("source", "target")]
+    # In one round a worker sends one message at most, and receives one.
+    entries, place = np.unique(np.concatenate(keys), return_inverse=True)
+    sends, receives = np.full((2, len(entries)), NONE)
+    sends[place[: len(rows)]] = receives[place[len(rows) :]] = np.arange(len(rows))
+    begins = np.searchsorted(entries, np.arange(workers + 1) * count).astype(np.int64)
+    return Plan(workers, parts, rows, begins, sends, receives)
 
 
 def _round(source: Ints, target: Ints, begin: Ints, count: int, adds: bool) -> Any:
@@ -284,8 +300,6 @@ GROUPED = ("hierarchical", "two-level")
 RINGS = {"ring": 2, "gather": 1}
 """Algorithms in which every worker sends to the next: how often parts or wholes go round."""
 
-NONE = -1
-
 
 class Messages(NamedTuple):
     """Messages of one run, with their times.
@@ -305,24 +319,11 @@ class Messages(NamedTuple):
     arrived_s: Any
 
 
-class Program(NamedTuple):
-    """The rounds of each worker.
-
-    Attributes:
-        first: [N + 1] index of each worker's first round among all E of them.
-        sends, receives: [E] number of the message, or `NONE`.
-    """
-
-    first: Any
-    sends: Any
-    receives: Any
-
-
 class Desk(NamedTuple):
     """Progress of the workers through their rounds.
 
     Attributes:
-        rounds: the rounds.
+        plan: the messages, and the rounds of each worker.
         messages: the messages, with their times as far as they are known.
         traffic: the messages in flight, by sender.
         add_s_per_byte: time to add a received byte.
@@ -334,7 +335,7 @@ class Desk(NamedTuple):
         agreed: [M] number of a message's two ends that have entered its round.
     """
 
-    rounds: Program
+    plan: Plan
     messages: Messages
     traffic: Traffic
     add_s_per_byte: float
@@ -412,23 +413,22 @@ class AllReduce:
         return now_s
 
     @cached_property
-    def _plan(self) -> tuple[Plan, Program]:
+    def _plan(self) -> Plan:
         members = tuple(self.members.tolist())
-        plan = schedule(self.algorithm, self.wiring.workers, self._group, members)
-        return plan, program(plan)
+        return schedule(self.algorithm, self.wiring.workers, self._group, members)
 
     def _run(self, ready: Any, size_bytes: float, add_s_per_byte: float) -> tuple[Any, Messages]:
-        plan, rounds = self._plan
+        plan = self._plan
         workers, count = plan.workers, len(plan.messages)
         times = np.full((3, count), np.inf)
         messages = Messages(plan.messages, size_bytes * plan.messages["count"] / plan.parts, *times)
         desk = Desk(
-            rounds=rounds,
+            plan=plan,
             messages=messages,
             traffic=new_traffic(self.wiring, workers),
             add_s_per_byte=add_s_per_byte,
             agenda=new_agenda(workers),
-            place=rounds.first[:-1].copy(),
+            place=plan.begins[:-1].copy(),
             entered_s=np.zeros(workers),
             waiting=np.zeros(workers, np.bool_),
             sending=np.full(workers, NONE, np.int64),
@@ -479,21 +479,6 @@ def ring_rounds(
             now_s[member] = max(departed_s[member], arrived_s) + extra_s
 
 
-def program(plan: Plan) -> Program:
-    """Each worker's rounds, in order."""
-    rows = plan.messages
-    rounds = int(rows["round"].max(initial=0)) + 1
-    keys = [rows[end].astype(np.int64) * rounds + rows["round"] for end in ("source", "target")]
-    # In one round a worker sends one message at most, and receives one.
-    entries, place = np.unique(np.concatenate(keys), return_inverse=True)
-    numbers = np.arange(len(rows))
-    sends, receives = (np.full(len(entries), NONE, np.int64) for _ in range(2))
-    sends[place[: len(rows)]] = numbers
-    receives[place[len(rows) :]] = numbers
-    starts = np.searchsorted(entries, np.arange(plan.workers + 1) * rounds)
-    return Program(starts.astype(np.int64), sends, receives)
-
-
 @kernel
 def carry_out(desk: Desk, ready_s: Any, end_s: Any) -> None:
     """Simulate the whole collective; fills the times of the messages and ``end_s``."""
@@ -512,12 +497,12 @@ def carry_out(desk: Desk, ready_s: Any, end_s: Any) -> None:
 def enter(desk: Desk, worker: int, now_s: float, end_s: Any) -> None:
     """Let a worker enter its next round, or finish after its last."""
     place = desk.place[worker]
-    if place == desk.rounds.first[worker + 1]:
+    if place == desk.plan.begins[worker + 1]:
         end_s[worker] = now_s
         return
     desk.entered_s[worker] = now_s
     desk.waiting[worker] = True
-    out, into = desk.rounds.sends[place], desk.rounds.receives[place]
+    out, into = desk.plan.sends[place], desk.plan.receives[place]
     if out != NONE:
         agree(desk, out, now_s)
     if into != NONE and desk.traffic.wiring.rendezvous:
@@ -546,13 +531,13 @@ def agree(desk: Desk, message: int, now_s: float) -> None:
 @kernel
 def on_sent(desk: Desk, worker: int, departed_s: float, arrived_s: float) -> None:
     """Record departure and arrival of a worker's message, and settle both ends' rounds."""
-    message, messages, rounds = desk.sending[worker], desk.messages, desk.rounds
+    message, messages, plan = desk.sending[worker], desk.messages, desk.plan
     messages.departed_s[message] = departed_s
     messages.arrived_s[message] = arrived_s
     target = messages.rows[message].target
-    if desk.waiting[worker] and rounds.sends[desk.place[worker]] == message:
+    if desk.waiting[worker] and plan.sends[desk.place[worker]] == message:
         settle(desk, worker)
-    if desk.waiting[target] and rounds.receives[desk.place[target]] == message:
+    if desk.waiting[target] and plan.receives[desk.place[target]] == message:
         settle(desk, target)
 
 
@@ -560,7 +545,7 @@ def on_sent(desk: Desk, worker: int, departed_s: float, arrived_s: float) -> Non
 def settle(desk: Desk, worker: int) -> None:
     """Schedule a worker's next round if the end of its present one is known."""
     place, messages = desk.place[worker], desk.messages
-    out, into = desk.rounds.sends[place], desk.rounds.receives[place]
+    out, into = desk.plan.sends[place], desk.plan.receives[place]
     over_s = desk.entered_s[worker]  # a buffered message may have arrived earlier
     if out != NONE:
         over_s = max(over_s, messages.departed_s[out])
