@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import cache
 
 PACKAGES = ("lagbench", "harness", "data_synth", "reports", "reproductions")
 SPEECH = ("harness.speech", "harness.acoustics", "data_synth")
@@ -12,6 +13,7 @@ HEAVY = ("matplotlib", "numba", "pyarrow", "rich", "scipy")
 """Libraries that take a tenth of a second or more to import."""
 
 
+@cache
 def loaded(code: str) -> set[str]:
     """Modules that a fresh interpreter has after some code."""
     told = f"{code}\nimport sys\nprint(*sys.modules)"
@@ -42,15 +44,8 @@ def test_importing_lagbench_loads_nothing_heavy() -> None:
 
 def test_naming_a_function_loads_nothing_that_only_writing_and_drawing_need() -> None:
     modules = loaded("import lagbench; lagbench.train")
-    unneeded = {
-        "matplotlib",
-        "pyarrow",
-        "rich",
-        "scipy.special",
-        "scipy.stats",
-        "torch._dynamo",
-        "sympy",
-    }
+    scipy = ("scipy.special", "scipy.stats")
+    unneeded = {"matplotlib", "pyarrow", "rich", "torch._dynamo", "sympy", *scipy}
     assert modules.isdisjoint(unneeded)
     assert "numba" in modules
 

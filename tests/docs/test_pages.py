@@ -33,7 +33,7 @@ def forgotten():
     registry.forget()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("forgotten")
 @pytest.mark.parametrize("page", PAGES)
 def test_what_is_run_prints_what_the_page_says(page, tmp_path, monkeypatch):

@@ -10,10 +10,12 @@ CASES = cases()
 CLASSES = list(dict.fromkeys(case.name.partition(":")[0] for case in CASES))
 
 
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("kind", CLASSES)
-def test_whatever_is_asked_is_answered_or_refused_in_one_line(kind, tmp_path, capfd):
+def test_whatever_is_asked_is_answered_or_refused_in_one_line(kind, stride, tmp_path, capfd):
     wrong = []
-    for place, case in enumerate(case for case in CASES if case.name.startswith(f"{kind}:")):
+    chosen = [case for case in CASES if case.name.startswith(f"{kind}:")][::stride]
+    for place, case in enumerate(chosen):
         (folder := tmp_path / str(place)).mkdir()
         complaint = complained(case, prepared(case, folder), capfd)
         wrong += [f"{case.name}: {complaint}"] if complaint else []
