@@ -81,11 +81,12 @@ def _tell_what_matters(claim: Claim, words: Words) -> str:
 
 
 def _unmet_conditions(claim: Claim) -> list[str]:
-    return [
+    texts = (
         c.unmet or f"{c.what}: {'not measured' if c.measured is None else 'not met'}"
         for c in claim.conditions
         if not c.holds
-    ]
+    )
+    return [*dict.fromkeys(texts)]  # several arms may miss a condition by the same value
 
 
 def rows_of_conditions(claims: Collection[Claim]) -> list[list[str]]:

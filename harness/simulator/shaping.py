@@ -41,7 +41,7 @@ class Shaping(Spec):
     def rate_under(self, limit: float) -> float:
         """Bytes per second of messages under a limit in bytes per second.
 
-        Example:
+        Examples:
             >>> shaping = Shaping(payload=0.9, limits_bytes_per_s=(1e6, 1e8), unused=(0.2, 0.0))
             >>> round(shaping.rate_under(1e7)), round(shaping.rate_under(1e9))
             (8100000, 900000000)

@@ -59,7 +59,7 @@ COMPILED = """
 import logging
 import re
 import numba
-from harness.simulator.events import push as kernel
+from harness.simulator.events import take as kernel
 
 INNER = 4.0
 
