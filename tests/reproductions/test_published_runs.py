@@ -51,6 +51,8 @@ def test_verdicts_come_out_of_archived_runs(name, tmp_path):
     runs = {name: [store.load(hash_) for hash_ in hashes] for name, hashes in settings.items()}
     subject = Subject("overnight", stand_in(paper.corpus), results.seeds[0], "cpu")
     claims = paper.conditions.ask([build_claim(maker, subject, runs) for maker in paper.claims])
+    if paper.registration:
+        claims = paper.registration.arrange(claims, [maker.id for maker in paper.claims])
     judged = correct_verdicts(claims, results.provenance.get(LOOKS, 1))
     for claim, known in zip(judged, results.claims, strict=True):
         assert (claim.id, claim.here, claim.corrected) == (known.id, known.here, known.corrected)
