@@ -272,7 +272,7 @@ def describe_need(table: Table, best: Row, row: Row) -> str:
 def _factors(ratio: Speedup) -> str:
     """What a speed-up is made of: steps a second, and passes to the target."""
     steps, passes = (format_times(part.estimate) for part in (ratio.steps, ratio.passes))
-    pace = f"It goes through the data {steps} times as fast".replace(" 1 times", "")
+    pace = f"It goes through the data{'' if steps == '1' else f' {steps} times'} as fast"
     if passes == "1":
         return f"{pace}, and needs as many passes."
     joint = "but" if ratio.passes.estimate > 1.0 else "and"

@@ -89,9 +89,9 @@ class MadeFrames:
         block_bytes = longest * corpus.dim * self._stored.features.element_size()
         count = len(self._blocks.start)
         self.bytes_of_all = count * block_bytes
-        kept = max(1, (room_on(device) if room is None else room) // block_bytes)
-        self.holds_all = kept >= count
-        self.block = lru_cache(kept)(self._make_block)
+        capacity = max(1, (room_on(device) if room is None else room) // block_bytes)
+        self.holds_all = capacity >= count
+        self.block = lru_cache(capacity)(self._make_block)
 
     @property
     def device(self) -> torch.device:

@@ -75,14 +75,14 @@ class GatedServer(ParameterServer):
         workers, clock = waiting(state.readers), state.clock[0]
         # Beyond the limits no worker reads, whatever the rule says.
         goes_on = asynchronous.may_begin(state, limits)
-        readers = self._allowed(state, workers) if goes_on else workers
+        readers = self._select_allowed(state, workers) if goes_on else workers
         asynchronous.answer(state, costs, self.rules, limits, readers)
         if goes_on and clock["busy"] == 0 and np.isinf(server_state.returns_s(state)).all():
             reason = f"no worker may read at version {clock['version']}, and none is under way"
             raise UserError(f"protocol {self.name}: {reason}; allowed: a rule that lets one read")
         return FULL, timeline
 
-    def _allowed(self, state: server_state.State, workers: np.ndarray) -> np.ndarray:
+    def _select_allowed(self, state: server_state.State, workers: np.ndarray) -> np.ndarray:
         """Those of the workers that the rule allows to read, given those allowed before."""
         folded = state.workers["folds"].copy()
         under_way = state.workers["mine"].astype(np.int64)
