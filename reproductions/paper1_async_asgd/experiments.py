@@ -84,9 +84,9 @@ class Preset:
 
 
 AT_LAPTOP: Mapping[str, MethodSettings] = {
-    "hand": MethodSettings(0.032, 0.003),
+    "hand": MethodSettings(0.032, 0.001),
     "adapt": MethodSettings(0.032, 1.0),
-    "search": MethodSettings(0.032, 0.003),
+    "search": MethodSettings(0.032, 0.01),
     "multi_pass": MethodSettings(0.004, 0.005),
 }
 
