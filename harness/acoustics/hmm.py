@@ -100,10 +100,19 @@ def _chain_scores(
     loglik: np.ndarray, states: np.ndarray, ends: np.ndarray, skippable: int
 ) -> np.ndarray:
     out = np.empty(len(ends))
+    best = np.empty(len(states))
     start = 0
     for word in range(len(ends)):
-        out[word] = _align(loglik[:, states[start : ends[word]]], skippable)[1]
-        start = ends[word]
+        end = ends[word] - 1
+        best[start : end + 1] = -np.inf
+        best[start] = loglik[0, states[start]]
+        best[start + skippable] = loglik[0, states[start + skippable]]
+        for t in range(1, len(loglik)):
+            for j in range(end, start, -1):
+                best[j] = max(best[j], best[j - 1]) + loglik[t, states[j]]
+            best[start] += loglik[t, states[start]]
+        out[word] = max(best[end], best[end - skippable])
+        start = end + 1
     return out
 
 

@@ -49,7 +49,7 @@ from harness.acoustics.decoder import EVERYTHING, Beam, decode, lattice
 from harness.acoustics.graph import Graph, decoding_graph, transcript_graph
 from harness.acoustics.language_model import LanguageModel, Lexicon
 from harness.acoustics.lattice import Lattice, posteriors, reference_posteriors
-from harness.acoustics.sums import occupancies
+from harness.acoustics.sums import Shares, likelihoods, occupancies
 from harness.base.errors import UserError, name_error
 from harness.networks.feedforward import Dnn, Layout, Visit
 
@@ -195,14 +195,15 @@ class SequenceCriterion:
         if trouble:
             return _nothing(scores, trouble)
         rules = self.criterion
-        log_num, gamma_num = self._compute_numerator(words, scores)
+        shares = likelihoods(scores) if rules.denominator == "graph" else None
+        log_num, gamma_num = self._compute_numerator(words, scores, shares)
         if log_num == -math.inf:
             return _nothing(scores, "unreachable")
         if rules.kind == "numerator":
             return Outer(log_num, rules.kappa * gamma_num, np.ones(len(scores), np.bool_))
         if rules.denominator == "graph":
             competitors = None
-            log_den, gamma_den = occupancies(self.graph, scores)
+            log_den, gamma_den = occupancies(self.graph, scores, shares)
         else:
             competitors = (
                 rescore(paths, scores) if paths else lattice(self.graph, scores, rules.beam)
@@ -242,10 +243,12 @@ class SequenceCriterion:
             return "not finite"
         return "out of lexicon" if self.references.unsayable(words) else None
 
-    def _compute_numerator(self, words: Words, scores: np.ndarray) -> tuple[float, np.ndarray]:
+    def _compute_numerator(
+        self, words: Words, scores: np.ndarray, shares: Shares | None
+    ) -> tuple[float, np.ndarray]:
         """Log Z and γ [T, K] of the reference: over all its alignments, or along the best path."""
         if self.criterion.numerator == "sum":
-            return occupancies(self.references.graph(words), scores)
+            return occupancies(self.references.graph(words), scores, shares)
         best = self.references.align(words, scores)
         if best is None:
             return -math.inf, scores

@@ -26,7 +26,19 @@ LEAST = 1e-250
 """Smallest Σ α β of a frame that is trusted: below it, underflow may have lost paths."""
 
 
-def occupancies(graph: Graph, scores: np.ndarray) -> tuple[float, np.ndarray]:
+Shares = tuple[np.ndarray, float]
+"""Likelihoods [T, K] with each frame's best score divided out, and the sum of these scores."""
+
+
+def likelihoods(scores: np.ndarray) -> Shares:
+    """A frame's likelihoods as shares of its largest, so that none underflows."""
+    best = scores.max(axis=1, keepdims=True)
+    return np.exp(scores - best), float(best.sum())
+
+
+def occupancies(
+    graph: Graph, scores: np.ndarray, shares: Shares | None = None
+) -> tuple[float, np.ndarray]:
     """Log Z and γ of all paths of a graph.
 
     With l_t(s) the scores: Z = Σ_paths exp(Σ_t l_t(s_t) + log weights of its arcs), and
@@ -36,6 +48,7 @@ def occupancies(graph: Graph, scores: np.ndarray) -> tuple[float, np.ndarray]:
     Args:
         graph: from ``decoding_graph`` or ``transcript_graph``.
         scores: float [T, K], scaled acoustic scores.
+        shares: their `likelihoods`, where sums over several graphs need them.
 
     Returns:
         log Z, and γ float64 [T, K], whose rows sum to 1. If no path has T frames, -inf and
@@ -48,9 +61,7 @@ def occupancies(graph: Graph, scores: np.ndarray) -> tuple[float, np.ndarray]:
     check_scores(scores)
     ends = graph.start, graph.end, graph.nodes
     scores = np.ascontiguousarray(scores, np.float64)
-    best = scores.max(axis=1, keepdims=True)  # divided out of each frame, so that none underflows
-    likely = np.exp(scores - best)
-    log_z, gamma, least = _sums(likely, float(best.sum()), _get_arcs(graph), *ends)
+    log_z, gamma, least = _sums(*(shares or likelihoods(scores)), _get_arcs(graph), *ends)
     if least > LEAST:
         return log_z, gamma
     return posteriors(lattice(graph, scores, EVERYTHING), scores.shape[1])

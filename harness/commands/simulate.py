@@ -202,9 +202,7 @@ def _writers(
     if arguments.trace is not None:
 
         def trace() -> None:
-            timeline = row.timeline_for_trace(folds)
-            events = row.simulation.protocol.trace(timeline)
-            write_trace(timeline, arguments.trace, events)
+            write_trace(row.timeline_for_trace(folds), arguments.trace)
 
         yield trace
     if arguments.plot is not None:

@@ -58,7 +58,7 @@ def run(
                 problem = task.open(experiment, store, watch)
                 with problem.computing(alone=alone):
                     if isinstance(task, OwnLoop):
-                        task.train(writer, experiment, problem, watch, executed_by)
+                        task.train(writer, experiment, problem, watch)
                     else:
                         executed_by = executed_by or SimulationExecutor
                         FoldTraining(writer, experiment, problem, watch, executed_by).run()

@@ -29,7 +29,7 @@ from harness.experiment.contract import (
     ignore,
 )
 from harness.networks.contract import Network, State
-from harness.simulator import ParameterServer, Timeline, Workload
+from harness.simulator import ParameterServer, Workload
 from harness.simulator.full_run import Whole
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.timeline import inner_lag
@@ -270,18 +270,10 @@ class Task(ABC):
 
 
 class OwnLoop(Task):
-    """A task with a training loop of its own, in place of folds of minibatches handed out.
-
-    Attributes:
-        recorded: class of the executor of a recorded timeline; None without one.
-    """
-
-    recorded: ClassVar[Any] = None
+    """A task with a training loop of its own, in place of folds of minibatches handed out."""
 
     @abstractmethod
-    def train(
-        self, writer: RunWriter, experiment: Any, problem: Any, watch: Watch, executed_by: Any
-    ) -> None:
+    def train(self, writer: RunWriter, experiment: Any, problem: Any, watch: Watch) -> None:
         """Train to the end, and write the run.
 
         Args:
@@ -289,7 +281,6 @@ class OwnLoop(Task):
             experiment: the experiment.
             problem: its opened task.
             watch: receives progress.
-            executed_by: makes the executor; None for the one of a simulated cluster.
         """
 
     @abstractmethod
@@ -305,14 +296,6 @@ class OwnLoop(Task):
         Raises:
             UserError: too many workers for the data, or a run that cannot be predicted.
         """
-
-    def time_again(self, experiment: Any, run: Run, timeline: Timeline) -> Timeline:
-        """Simulate the timeline of a recorded run, over the same data.
-
-        Raises:
-            UserError: by default: its runs are simulated only.
-        """
-        raise UserError(f"{run.dir}: a run of {self.kind} has no record to compare with")
 
     def alone(self, experiment: Any) -> tuple[Any, int]:
         """A copy with one healthy worker, and the number of its folds to time."""

@@ -16,8 +16,12 @@ from harness.base.errors import UserError
 from harness.experiment.contract import EXECUTED
 from harness.experiment.folds import SEARCH
 from harness.experiment.run import time_passes
-from harness.experiment.task import OwnLoop
-from harness.fidelity.replay import config_of, load_finished_run, named_config
+from harness.fidelity.replay import (
+    config_of,
+    load_finished_run,
+    named_config,
+    refuse_own_loop,
+)
 from harness.processes.recorder import PAUSE
 from harness.simulator import Cluster, Spans, Timeline
 from harness.simulator.timeline import Lag, inner_lag
@@ -96,14 +100,10 @@ def compare_to_prediction(
         UserError: no such run, a timeline that is too short, or a kind that is not simulated.
     """
     run = load_finished_run(folder)
-    config = config_of(run, named_config(file))
-    config, task = config.with_cluster(cluster), config.task
+    config = refuse_own_loop(run, config_of(run, named_config(file)))
+    config, pieces = config.with_cluster(cluster), config.task.open(config).pieces
     timeline = load_timeline(run.path(TIMELINE))
-    if isinstance(task, OwnLoop):
-        predicted = task.time_again(config, run, timeline)
-    else:
-        pieces = task.open(config).pieces
-        predicted = time_passes(config, pieces, len(timeline.folds)).timeline
+    predicted = time_passes(config, pieces, len(timeline.folds)).timeline
     recorded, simulated = behaviour(timeline), behaviour(predicted)
     return Comparison(recorded, simulated, run.config.get(EXECUTED, {}).get("paced") is False)
 

@@ -113,12 +113,20 @@ def execute_again(config: AnyExperiment, run: Run, store: Store, watch: Watch) -
     Raises:
         UserError: a timeline does not determine runs of its task.
     """
-    task = config.task
-    recorded = task.recorded if isinstance(task, OwnLoop) else TimelineExecutor
-    if recorded is None:
-        raise UserError(f"{run.dir}: a run of {config.kind} has no record to replay")
-    executor = partial(recorded, timeline=load_timeline(run.path(TIMELINE)))
+    refuse_own_loop(run, config)
+    executor = partial(TimelineExecutor, timeline=load_timeline(run.path(TIMELINE)))
     return execute(config, store, watch, executor, {"by": "a record"})
+
+
+def refuse_own_loop(run: Run, config: AnyExperiment) -> AnyExperiment:
+    """The configuration, of a task whose folds a timeline determines.
+
+    Raises:
+        UserError: it is another task.
+    """
+    if isinstance(config.task, OwnLoop):
+        raise UserError(f"{run.dir}: a run of {config.kind} has no record to replay")
+    return config
 
 
 def _sha256(tensor: torch.Tensor) -> str:

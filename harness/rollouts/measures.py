@@ -1,9 +1,6 @@
-"""Figures of a simulated timeline of rollouts, of those with a known fate, and a trace."""
+"""Figures of a simulated timeline of rollouts, of those with a known fate."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,72 +101,3 @@ def _percentile(values: Ints, counts: Ints, share: float) -> float:
     if not counts.sum():
         return 0.0
     return float(values[np.searchsorted(np.cumsum(counts), share * counts.sum())])
-
-
-MICROSECONDS = 1e6
-TRAINER_LANE, QUEUE = 0, "groups that wait"
-
-
-def trace(timeline: Timeline, slots: int) -> Iterator[dict[str, Any]]:
-    """Events for ui.perfetto.dev: the trainer, every generator's slots, and the waiting groups.
-
-    Args:
-        timeline: of a simulation with spans.
-        slots: slots of a generator.
-    """
-    rows = rollout_rows(timeline)
-    lanes = {TRAINER_LANE: "trainer"}
-    for generator, slot in sorted({*zip(rows.generator.tolist(), rows.slot.tolist(), strict=True)}):
-        lanes[1 + generator * slots + slot] = f"generator {generator}, slot {slot}"
-    for lane, name in lanes.items():
-        place = {"ph": "M", "pid": 0, "tid": lane}
-        yield {**place, "name": "thread_name", "args": {"name": name}}
-        yield {**place, "name": "thread_sort_index", "args": {"sort_index": lane}}
-    spans = timeline.spans.where(timeline.spans.worker == SERVER)
-    for kind, start_s, end_s in zip(
-        spans.kind.tolist(), spans.start_s.tolist(), spans.end_s.tolist(), strict=True
-    ):
-        name = "publish" if timeline.kinds[kind] == "push" else "train"
-        yield _slice(name, TRAINER_LANE, start_s, end_s)
-    yield from _rollout_slices(rows, slots)
-    yield from _queue_counts(rows)
-
-
-def _slice(name: str, lane: int, start_s: float, end_s: float, **facts: Any) -> dict[str, Any]:
-    times = {"ts": start_s * MICROSECONDS, "dur": (end_s - start_s) * MICROSECONDS}
-    return {"ph": "X", "name": name, "pid": 0, "tid": lane, **times, "args": facts}
-
-
-def _rollout_slices(rows: RolloutRows, slots: int) -> Iterator[dict[str, Any]]:
-    """A slice of each rollout in its slot, and one of its environment."""
-    names, columns = zip(*rows.columns().items(), strict=True)
-    for values in zip(*(column.tolist() for column in columns), strict=True):
-        row = dict(zip(names, values, strict=True))
-        lane = 1 + row["generator"] * slots + row["slot"]
-        is_trained = row["fate"] == TRAINED
-        ended = row["end_s"] == row["end_s"]
-        end_s = row["end_s"] if ended else row["taken_s"]
-        facts = {name: row[name] for name in ("group", "prompt", "member", "tokens")}
-        facts |= {"versions": [row["oldest_version"], row["last_version"]]}
-        facts |= {"trained at version": row["trained_version"]} if is_trained else {}
-        name = f"rollout {row['rollout']}" + ("" if is_trained else ", thrown away")
-        yield _slice(name, lane, row["start_s"], end_s, **facts)
-        left_s = row["left_s"] if row["left_s"] == row["left_s"] else row["taken_s"]
-        if ended and left_s > end_s:
-            yield _slice("environment", lane, end_s, left_s)
-
-
-def _queue_counts(rows: RolloutRows) -> Iterator[dict[str, Any]]:
-    """The number of complete groups that wait, whenever it changes."""
-    groups, indices = np.unique(rows.group, return_index=True)
-    ready_s = np.full(len(groups), -np.inf)
-    known_s = np.where(np.isnan(rows.ready_s), np.inf, rows.ready_s)
-    np.maximum.at(ready_s, np.searchsorted(groups, rows.group), known_s)
-    is_complete = np.isfinite(ready_s)
-    instants = np.concatenate([ready_s[is_complete], rows.taken_s[indices][is_complete]])
-    changes = np.repeat([1, -1], int(is_complete.sum()))
-    times, places = np.unique(instants, return_inverse=True)
-    waiting = np.cumsum(np.bincount(places, weights=changes, minlength=len(times)))
-    for time_s, count in zip(times.tolist(), waiting.tolist(), strict=True):
-        place = {"ph": "C", "name": QUEUE, "pid": 0, "ts": time_s * MICROSECONDS}
-        yield {**place, "args": {"groups": int(count)}}

@@ -29,9 +29,8 @@ an application supplies them (`Rollouts.asking`); see `harness.rollouts.records`
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -319,10 +318,6 @@ class Rollouts(Spec, TimingProtocol):
     def measure(self, timeline: Timeline, workers: int) -> dict[str, float]:
         """Staleness by token and rollout, work of the parts, and what is thrown away."""
         return measures.measure(timeline, workers * self.slots, self.length_scale)
-
-    def trace(self, timeline: Timeline) -> Iterator[dict[str, Any]]:
-        """The trainer, the slots of the generators, and the number of waiting groups."""
-        return measures.trace(timeline, self.slots)
 
 
 def _is_untold(state: State) -> np.ndarray:

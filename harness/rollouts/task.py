@@ -20,12 +20,11 @@ from harness.rollouts.losses import Decoupled, Loss
 from harness.rollouts.own import NO_START, OwnProblems, loss_of, policy_of, problems_of
 from harness.rollouts.problems import Addition, Problems
 from harness.rollouts.protocol import Rollouts
-from harness.rollouts.recorded_rollouts import RecordedRollouts, time_record
 from harness.rollouts.rollout_config import WarmStart, rollouts_of, start_of
 from harness.rollouts.sources import PolicySource, SmallTransformer
 from harness.rollouts.starting import initial
-from harness.rollouts.training import ROLLOUTS, RolloutTraining, computing
-from harness.simulator import Cluster, Timeline, Workload
+from harness.rollouts.training import RolloutTraining, computing
+from harness.simulator import Cluster, Workload
 from harness.simulator.full_run import Whole, steady_rate
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.store import Run, RunWriter, Store
@@ -84,7 +83,6 @@ class Policy(OwnLoop):
     worker: ClassVar[str] = "generator"
     protocol: ClassVar[type[TimingProtocol] | None] = Rollouts
     tables: ClassVar[Sequence[type[Any]]] = (OwnTable,)
-    recorded: ClassVar[Any] = RecordedRollouts
     usual: ClassVar[Mapping[str, Any]] = {
         "algorithm": {"is": "ServerDescent"},
         "schedule": {"is": "Constant", "rate": 2e-4},
@@ -171,22 +169,16 @@ class Policy(OwnLoop):
         experiment: AnyExperiment,
         problem: PolicyData,
         watch: Watch,
-        executed_by: Any,
     ) -> None:
         """See `OwnLoop`."""
         assert problem.store is not None  # it is opened for training
         start = initial(start_of(experiment), problem.store, watch)
-        options = () if executed_by is None else (executed_by,)
-        RolloutTraining(writer, experiment, start, watch, *options).run()
+        RolloutTraining(writer, experiment, start, watch).run()
 
     def time(self, experiment: AnyExperiment, pieces: object, share: float, most: int) -> Whole:
         """See `OwnLoop`; lengths are drawn by the protocol's law."""
         timeline = experiment.simulate(experiment.timed).advance(folds=min(self.updates, most))
         return Whole.from_timeline(timeline, steady_rate(timeline), [self.updates])
-
-    def time_again(self, experiment: AnyExperiment, run: Run, timeline: Timeline) -> Timeline:
-        """See `OwnLoop`; rollouts have the lengths of the record."""
-        return time_record(experiment, timeline, run.path(ROLLOUTS))
 
     def describe(self, experiment: AnyExperiment, share: float) -> Mapping[str, str]:
         """See `OwnLoop`."""

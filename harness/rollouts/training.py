@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
@@ -26,12 +26,6 @@ from harness.store.schema import Outcome
 DECIDING = ("gradient_norm", "log_prob")
 """Figures of an update that are finite unless the training has diverged."""
 
-UNDER_WAY, UNDER_WAY_TOKENS = "under_way", "under_way_tokens"
-"""Its columns for rollouts that are not trained on at the end: number, and tokens as told."""
-
-ExecutedBy = Callable[[AnyExperiment, Tensor], RolloutExecutor]
-"""Function from a configuration and initial parameters ``[P]`` to an executor."""
-
 
 @dataclass
 class RolloutTraining(Training[RolloutExecutor]):
@@ -41,17 +35,15 @@ class RolloutTraining(Training[RolloutExecutor]):
         config: configuration of the run.
         start: the parameters ``[P]`` it starts from.
         watch: receives progress.
-        executed_by: makes the executor.
     """
 
     config: AnyExperiment
     start: Tensor
     watch: Watch
-    executed_by: ExecutedBy = RolloutExecutor
 
     def __post_init__(self) -> None:
         config = self.config
-        self.executor = self.executed_by(config, self.start)
+        self.executor = RolloutExecutor(config, self.start)
         self.updates: int = config.task.updates
         self.held_out = self.executor.problems.held_out(config.task.held_out)
         share = self.updates / config.evaluations
@@ -99,11 +91,7 @@ class RolloutTraining(Training[RolloutExecutor]):
 
     def attachments(self) -> dict[str, Arrays | bytes]:
         """See `Training`."""
-        numbers = sorted(self.executor.open)
-        lengths = [len(self.executor.open[number].tokens) for number in numbers]
-        under_way = {UNDER_WAY: np.array(numbers, np.int64)}
-        under_way[UNDER_WAY_TOKENS] = np.array(lengths, np.int64)
-        return {ROLLOUTS: {**self.executor.collect_record(), **under_way}}
+        return {ROLLOUTS: self.executor.collect_record()}
 
     def summarise(self, status: Outcome, timeline: Timeline) -> tuple[dict[str, Any], str]:
         """See `Training`: scores before and after, times, staleness, and what was thrown away."""

@@ -23,6 +23,7 @@ import sys
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -152,29 +153,20 @@ _MICROSECONDS = 1e6
 Event = dict[str, Any]
 
 
-def trace_events(timeline: Timeline) -> Iterator[Event]:
-    """The events of a timeline, one JSON object each."""
-    yield from _names(timeline)
-    yield from _slices(timeline)
-    yield from _arrows(timeline)
-
-
-def write_trace(
-    timeline: Timeline, path: str | Path, events: Iterable[Event] | None = None
-) -> None:
+def write_trace(timeline: Timeline, path: str | Path) -> None:
     """Write all events as one JSON file, with an arrow from each read to its fold.
 
     Args:
         timeline: the timeline.
         path: the file.
-        events: those of a protocol that draws its timelines itself; None for `trace_events`.
 
     Raises:
         UserError: the file cannot be written.
     """
+    events = chain(_names(timeline), _slices(timeline), _arrows(timeline))
     with atomic_output(Path(path), "the trace") as draft, draft.open("w") as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
-        for number, event in enumerate(trace_events(timeline) if events is None else events):
+        for number, event in enumerate(events):
             file.write((",\n" if number else "") + json.dumps(event))
         file.write("\n]}\n")
 

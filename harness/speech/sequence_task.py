@@ -215,7 +215,6 @@ class Sequences(OwnLoop):
         experiment: AnyExperiment,
         problem: SequenceData,
         watch: Watch,
-        executed_by: Any,
     ) -> None:
         """See `OwnLoop`; if the start diverged or failed, the run has the same status."""
         assert problem.store is not None  # it is opened for training

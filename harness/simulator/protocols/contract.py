@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast, get_args
 
 import numpy as np
@@ -22,7 +21,6 @@ from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs, Way
 from harness.simulator.events import kernel
 from harness.simulator.timeline import Contributions, Timeline
-from harness.simulator.timeline_file import trace_events
 
 CLOCK_FIELDS = (
     *(("now_s", np.float64), ("version", np.int64)),
@@ -247,10 +245,6 @@ class TimingProtocol(ABC):
         """
         del timeline, workers
         return {}
-
-    def trace(self, timeline: Timeline) -> Iterator[dict[str, Any]]:
-        """The events of a timeline for ``--trace``, one JSON object each."""
-        return trace_events(timeline)
 
     def restorable(self, state: Any) -> int:
         """Version to which a restart now would revert, or a later one."""

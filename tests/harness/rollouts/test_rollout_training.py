@@ -12,9 +12,8 @@ from harness.base.errors import UserError
 from harness.experiment import loop
 from harness.experiment.run import run as execute
 from harness.experiment.run import time_run
-from harness.fidelity.replay import execute_again
 from harness.rollouts import sampling
-from harness.rollouts.executor import RECORD, REWARD, RolloutExecutor
+from harness.rollouts.executor import RolloutExecutor
 from harness.rollouts.learning import Learner, Rollout
 from harness.rollouts.losses import Decoupled, Naive, Reinforce
 from harness.rollouts.own import OwnPolicy
@@ -24,7 +23,6 @@ from harness.rollouts.records import TRAINED
 from harness.rollouts.rollout_config import WarmStart
 from harness.rollouts.sources import SmallTransformer
 from harness.rollouts.training import ROLLOUTS, RolloutTraining
-from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.store.schema import MODEL, TIMELINE
 from tests.harness.rollouts.ones import CONTEXT, VOCABULARY, Ones, configure, ignore, protocol
@@ -218,23 +216,6 @@ def test_a_second_run_and_a_run_that_was_killed_give_the_same_bytes(stale, tmp_p
         for name in (MODEL, TIMELINE, ROLLOUTS, "metrics.parquet"):
             assert run.path(name).read_bytes() == whole.path(name).read_bytes(), name
         assert run.summary == whole.summary
-
-
-@pytest.mark.parametrize("stale", STALE[1:3], ids=label)
-def test_a_replay_of_the_timeline_gives_the_same_bits(stale, tmp_path):
-    config = configure(protocol=stale, workers=2)
-    run = train(config, tmp_path / "simulated")
-    again = execute_again(config, run, Store(tmp_path / "replayed"), ignore)
-    assert again.hash != run.hash
-    assert torch.equal(model_of(again), model_of(run))
-    assert again.path(TIMELINE).read_bytes() == run.path(TIMELINE).read_bytes()
-    both = [load_file(each.path(ROLLOUTS)) for each in (run, again)]
-    for name in (*RECORD, REWARD):
-        np.testing.assert_array_equal(both[0][name], both[1][name], name)
-    assert again.summary == run.summary
-    simulated = load_timeline(run.path(TIMELINE))
-    timed = config.task.time_again(config, run, simulated)
-    assert timed.sha256() == simulated.sha256()
 
 
 def test_a_run_is_timed_without_a_policy():
