@@ -37,9 +37,6 @@ from harness.algorithms.catalogue import (
     TopK,
 )
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
-from harness.natural_gradient import batched_layers as natural_steps
-from harness.natural_gradient.estimate import FIRST_CALLS
-from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.replay.fold_replay import StaleReplay
 from harness.simulator import Averaging, ParameterServer, Simulation, Workload, load_cluster
@@ -105,25 +102,3 @@ def replayed(algorithm: Any, folds: int, skipped: int = 8) -> Counts:
         replay.run(segment, 1e-3)
     assert device.has(replay.server.model)
     return device.counts
-
-
-def launches_of_natural_steps(layers: int) -> tuple[int, int, int]:
-    """Of a minibatch in layers of equal width: by its gradient alone, and what natural gradient
-    adds in the first step after an update of its estimates and in the next.
-    """
-    network = Dnn(Layout((16,) * (layers + 1)))
-    with LogicalDevice() as device:
-        draw = torch.Generator().manual_seed(0)
-        stack = device.holds(random_parameters(network.layout, draw).repeat(WORKERS, 1))
-        x, y = torch.randn(WORKERS, FRAMES, 16), torch.zeros(WORKERS, FRAMES, dtype=torch.int64)
-        minibatch = Minibatch(device.holds(x), device.holds(y))
-        joint = natural_steps.join(NATURAL.start(network.layout.sizes, WORKERS, device=DEVICE))
-        counts = list[int]()
-        for _ in range(FIRST_CALLS + 2):  # the last two of which update no estimate
-            device.counts = Counts()
-            _, joint = natural_steps.step_(NATURAL, network, stack, minibatch, joint, 0.01)
-            counts.append(device.counts.launches.total())
-        device.counts = Counts()
-        network.backward(stack, *minibatch, lambda *_: None)
-        gradient = device.counts.launches.total()
-    return gradient, counts[-2] - gradient, counts[-1] - gradient

@@ -34,9 +34,7 @@ from harness.algorithms.schedules import rates_of
 from harness.base.errors import UserError
 from harness.base.settings import setting
 from harness.natural_gradient import NaturalGradient
-from harness.natural_gradient.batched_layers import join, may_join, part, step_
-from harness.natural_gradient.layer import Sides, state_from_tensors, state_tensors
-from harness.natural_gradient.layer import part as part_of
+from harness.natural_gradient.layer import Sides, part, state_from_tensors, state_tensors
 from harness.natural_gradient.layer_hooks import HookableNetwork, naturalise_
 from harness.networks.contract import LayeredNetwork, Minibatch, Network, RuledNetwork
 from harness.networks.unused import Unused, columns_of
@@ -129,10 +127,6 @@ EACH = "each."
 PLAIN = NaturalGradient(inputs=None, outputs=None)
 """Plain stochastic gradient descent, without a limit of its steps."""
 
-AT_ONCE = 2**21
-"""Largest ``W B max(sizes)`` (elements of the widest level of all replicas) of one batch on a CPU;
-larger levels would not stay in its caches from one layer to the next."""
-
 Descent = NaturalGradient | LocalOptimizer
 """Optimizers of local steps."""
 
@@ -167,18 +161,11 @@ def local_steps(
     Returns:
         The losses ``[W]``, summed over all frames.
     """
-    rates = rates_of(rate, len(minibatches))
-    if direct := _select_direction(descent, network, stack, memory, restart):
-        losses, direction = stack.new_zeros(len(stack)), torch.empty_like(stack)
-        for minibatch, lr in zip(minibatches, rates, strict=True):
-            losses += direct(minibatch, direction, lr)
-            stack.sub_(direction, alpha=lr)
-        return losses
-    assert isinstance(descent, NaturalGradient)
-    assert isinstance(network, LayeredNetwork)
-    estimates = restore_estimates(descent, network, stack, memory, restart)
-    losses, estimates = descend(descent, network, stack, minibatches, rate, estimates)
-    remember(memory, estimates)
+    direct = _select_direction(descent, network, stack, memory, restart)
+    losses, direction = stack.new_zeros(len(stack)), torch.empty_like(stack)
+    for minibatch, lr in zip(minibatches, rates_of(rate, len(minibatches)), strict=True):
+        losses += direct(minibatch, direction, lr)
+        stack.sub_(direction, alpha=lr)
     return losses
 
 
@@ -206,21 +193,9 @@ def local_direction(
     Returns:
         ``[W, P]``, and the losses ``[W]``, summed over all frames.
     """
-    if direct := _select_direction(descent, network, stack, memory, restart):
-        mean = torch.empty_like(stack)
-        return mean, mean_over(lambda batch, out: direct(batch, out, rate), minibatches, mean)
-    direction, total = torch.empty_like(stack), torch.zeros_like(stack)
-    losses = stack.new_zeros(len(stack))
-    assert isinstance(descent, NaturalGradient)
-    assert isinstance(network, LayeredNetwork)
-    sides = restore_estimates(descent, network, stack, memory, restart)
-    for minibatch in minibatches:
-        frames = minibatch.targets.shape[1]
-        loss, sides = descent.direction(network, stack, minibatch, sides, rate / frames, direction)
-        total.add_(direction, alpha=1.0 / (frames * len(minibatches)))
-        losses += loss
-    remember(memory, sides)
-    return total, losses
+    direct = _select_direction(descent, network, stack, memory, restart)
+    mean = torch.empty_like(stack)
+    return mean, mean_over(lambda batch, out: direct(batch, out, rate), minibatches, mean)
 
 
 def mean_over(
@@ -253,27 +228,50 @@ def mean_gradient(network: Network, stack: Tensor, minibatch: Minibatch, out: Te
 
 def _select_direction(
     descent: Descent, network: Network, stack: Tensor, memory: Memory, restart: Restart
-) -> Callable[[Minibatch, Tensor, float], Tensor] | None:
+) -> Callable[[Minibatch, Tensor, float], Tensor]:
     """A function that writes one minibatch's directions to ``out [W, P]`` and returns its losses.
-
-    None for natural gradient of a `LayeredNetwork`, which callers compute themselves.
 
     Raises:
         UserError: natural gradient for a network without access to its layers.
+        ValueError: the memory belongs to another number of workers.
     """
     if isinstance(descent, LocalOptimizer):
         state = _optimizer_state(descent, stack, memory, restart)
         return partial(_compute_directions, descent, network, stack, state, memory)
-    if not isinstance(network, RuledNetwork) and isinstance(network, LayeredNetwork):
-        return None
     if descent == PLAIN:
         return lambda minibatch, out, rate: mean_gradient(network, stack, minibatch, out)
+    is_fresh = _is_restart_due(memory, restart) or not part(memory.tensors, "0")
+    if not isinstance(network, RuledNetwork) and isinstance(network, LayeredNetwork):
+        sizes = network.layout.sizes
+        if is_fresh:
+            state = descent.start(sizes, len(stack), stack.dtype, stack.device)
+            memory.tensors |= state_tensors(state)
+        _check(memory, len(stack))
+        sides = state_from_tensors(memory.tensors, len(sizes) - 1)
+        return partial(_direct_layers, descent, network, stack, memory, sides)
     if not isinstance(network, HookableNetwork):
         raise UserError("descent: natural gradient needs a network with accessible layers")
-    if _is_restart_due(memory, restart) or not part_of(memory.tensors, "0"):
+    if is_fresh:
         memory.tensors |= initial_estimates(descent, network, len(stack))
     _check(memory, len(stack))
     return partial(direction_of_module, descent, network, stack, memory)
+
+
+def _direct_layers(
+    descent: NaturalGradient,
+    network: LayeredNetwork,
+    stack: Tensor,
+    memory: Memory,
+    sides: list[Sides],
+    minibatch: Minibatch,
+    out: Tensor,
+    rate: float,
+) -> Tensor:
+    """Write one minibatch's directions to ``out [W, P]``; returns the summed losses ``[W]``."""
+    share = 1.0 / minibatch.targets.shape[1]
+    losses, sides[:] = descent.direction(network, stack, minibatch, sides, rate, out, share)
+    memory.tensors |= state_tensors(sides)
+    return losses
 
 
 def _compute_directions(
@@ -328,87 +326,6 @@ def _start_optimizer(descent: LocalOptimizer, stack: Tensor) -> State:
     return cast(State, states)
 
 
-def descend(
-    descent: NaturalGradient,
-    network: LayeredNetwork,
-    stack: Tensor,
-    minibatches: Sequence[Minibatch],
-    rate: float,
-    state: list[Sides],
-) -> tuple[Tensor, list[Sides]]:
-    """Move every row of ``stack [W, P]`` along its minibatches, ``theta -= rate * direction``.
-
-    Returns:
-        The losses ``[W]``, summed over all frames, and the next estimates.
-    """
-    frames = minibatches[0].targets.shape[1]
-    most = max(1, AT_ONCE // (frames * max(network.layout.sizes)))
-    # Replicas are independent, so chunks that fit a CPU's caches give the same result.
-    if stack.device.type == "cpu" and len(stack) > most:
-        return _descend_in_chunks(descent, network, stack, minibatches, rate, state, most)
-    losses, rates = stack.new_zeros(len(stack)), rates_of(rate, len(minibatches))
-    if may_join(descent, network.layout.sizes, len(stack), frames, stack.device):
-        joint = join(state)
-        for minibatch, lr in zip(minibatches, rates, strict=True):
-            step = lr / minibatch.targets.shape[1]
-            loss, joint = step_(descent, network, stack, minibatch, joint, step)
-            losses += loss
-        return losses, part(joint)
-    room = torch.empty_like(stack)
-    for minibatch, lr in zip(minibatches, rates, strict=True):
-        step = lr / minibatch.targets.shape[1]
-        loss, state = descent.descend_(network, stack, minibatch, state, step, room)
-        losses += loss
-    return losses, state
-
-
-def _descend_in_chunks(
-    descent: NaturalGradient,
-    network: LayeredNetwork,
-    stack: Tensor,
-    minibatches: Sequence[Minibatch],
-    rate: float,
-    state: list[Sides],
-    most: int,
-) -> tuple[Tensor, list[Sides]]:
-    """`descend` with at most ``most`` replicas at a time."""
-    losses, tensors, after = list[Tensor](), state_tensors(state), list[dict[str, Tensor]]()
-    for begin in range(0, len(stack), most):
-        chunk = slice(begin, begin + most)
-        theirs = [Minibatch(batch.x[chunk], batch.targets[chunk]) for batch in minibatches]
-        rows = rows_of(tensors, chunk)
-        loss, moved = descend(
-            descent, network, stack[chunk], theirs, rate, state_from_tensors(rows, len(state))
-        )
-        losses.append(loss)
-        after.append(state_tensors(moved))
-    return torch.cat(losses), state_from_tensors(concat_rows(after), len(state))
-
-
-def restore_estimates(
-    descent: NaturalGradient,
-    network: LayeredNetwork,
-    replicas: Tensor,
-    memory: Memory,
-    restart: Restart,
-) -> list[Sides]:
-    """The workers' estimates at the beginning of a round, for replicas ``[W, P]``.
-
-    Raises:
-        ValueError: the memory belongs to another number of workers.
-    """
-    sizes = network.layout.sizes
-    if _is_restart_due(memory, restart) or not part_of(memory.tensors, "0"):
-        return descent.start(sizes, len(replicas), replicas.dtype, replicas.device)
-    _check(memory, len(replicas))
-    return state_from_tensors(memory.tensors, len(sizes) - 1)
-
-
-def remember(memory: Memory, state: Sequence[Sides]) -> None:
-    """Store the workers' estimates in their memory, for the next round."""
-    memory.tensors |= state_tensors(state)
-
-
 def _is_restart_due(memory: Memory, restart: Restart) -> bool:
     """Whether the memory is to be reset before this contribution."""
     return restart == "round" or (restart == "pass" and memory.new_pass)
@@ -416,7 +333,7 @@ def _is_restart_due(memory: Memory, restart: Restart) -> bool:
 
 def _check(memory: Memory, workers: int) -> None:
     sizes = {len(t) for t in memory.tensors.values() if t.dim()}
-    if sizes != {workers}:
+    if sizes - {workers}:
         raise ValueError(f"{workers} workers contribute with a memory of {sizes}")
 
 

@@ -22,7 +22,7 @@ appended), k the rank of an estimate, m inputs, n outputs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -370,11 +370,6 @@ class Factor(NamedTuple):
     squares: Tensor
     gain: Tensor
 
-    @property
-    def rank(self) -> int:
-        """k; 0 if the rows are not preconditioned."""
-        return self.basis.shape[1]
-
 
 def precondition(
     moment: Moment, rows: Rows, options: Preconditioner, scale: float = 1.0
@@ -421,10 +416,7 @@ def identity_factor(rows: Rows, squares: Tensor | None = None) -> Factor:
 
 
 def materialise(rows: Rows, factor: Factor) -> Tensor:
-    """``X - H W``, ``[R, N, m]``, without γ and without an appended column.
-
-    The appended column is ``1 - H w`` with w the last column of W.
-    """
+    """``X - H W``, ``[R, N, m]``, without γ and without an appended column."""
     return torch.baddbmm(rows.x, factor.along, factor.basis[:, :, : rows.x.shape[2]], alpha=-1)
 
 
@@ -441,10 +433,6 @@ def _residual_squares(squares: Tensor, along: Tensor, moment: Moment) -> Tensor:
 def _gain(total: Tensor, shrunk: Tensor) -> Tensor:
     """γ, ``[R]``: 1 for rows that are all zero, or not finite."""
     return total.div(shrunk.sum(1)).sqrt_().nan_to_num_(nan=1.0, posinf=1.0)
-
-
-Rate = float | Tensor
-"""One learning rate, or one per replica, ``[R]``."""
 
 
 @dataclass(frozen=True)
@@ -484,48 +472,43 @@ class PerComponent:
         _require_positive("PerComponent.together", self.together)
 
 
-def per_sample_share(
-    change: PerSample, inputs: Tensor, outputs: Tensor, gain: Tensor, rate: Rate
-) -> Tensor:
-    """The scale s of `PerSample`, for one layer or, with a leading axis on all tensors, for many.
+def per_sample_share(change: PerSample, inputs: Factor, outputs: Factor, rate: float) -> Tensor:
+    """The scale s of `PerSample` for one layer, ``[R]``.
 
     Args:
         change: the limit.
-        inputs: squared lengths of the rows ``X - H W`` of the inputs, ``[R, N]``.
-        outputs: those of the output derivatives, ``[R, N]``.
-        gain: ``γᵢ γₒ``, ``[R]``.
+        inputs: factor of the layer's inputs.
+        outputs: factor of its output derivatives.
         rate: learning rate for the summed loss.
-
-    Returns:
-        s, ``[R]``.
     """
-    total = (inputs.sqrt() * outputs.sqrt()).sum(-1)
-    total *= gain * (rate if change.counts_rate else 1.0)
-    return torch.clamp(change.limit * inputs.shape[-1] / total, max=1.0)
+    total = (inputs.squares.sqrt() * outputs.squares.sqrt()).sum(-1)
+    total *= inputs.gain * outputs.gain * (rate if change.counts_rate else 1.0)
+    return torch.clamp(change.limit * inputs.squares.shape[-1] / total, max=1.0)
 
 
-def limit_change_(weight: Tensor, bias: Tensor | None, rate: Rate, most: float) -> Tensor:
+def limit_change_(parts: Sequence[Tensor], rate: float, most: float) -> Tensor:
     """Shrink a layer's direction where ``rate`` times its norm exceeds ``most``.
+
+    Args:
+        parts: the direction in one or several tensors ``[R, ...]``, such as weights and biases.
+        rate: learning rate of the step.
+        most: largest norm of the change.
 
     Returns:
         The norm of the limited change, ``[R]``.
     """
-    squares = cast(Tensor, torch.linalg.vector_norm(weight, dim=(1, 2))).double().square_()
-    if bias is not None:
-        squares += cast(Tensor, torch.linalg.vector_norm(bias, dim=1)).double().square_()
-    norm = squares.sqrt_() * rate
+    squares = (cast(Tensor, torch.linalg.vector_norm(p.flatten(1), dim=1)) for p in parts)
+    norm = sum((s.double().square_() for s in squares), torch.zeros(())).sqrt() * rate
     share = torch.clamp(most / norm, max=1.0)
     if not asking_is_free(share) or bool((share < 1.0).any()):
-        scale_(weight, bias, share)
+        scale_(parts, share)
     return norm * share
 
 
-def scale_(weight: Tensor, bias: Tensor | None, scale: Tensor) -> None:
-    """Multiply each replica's ``weight [R, n, m]`` and ``bias [R, n]`` by ``scale [R]``."""
-    scale = scale.to(weight.dtype).unsqueeze(1)
-    weight.mul_(scale.unsqueeze(2))
-    if bias is not None:
-        bias.mul_(scale)
+def scale_(parts: Sequence[Tensor], scale: Tensor) -> None:
+    """Multiply each replica's row of several tensors ``[R, ...]`` by ``scale [R]``."""
+    for part in parts:
+        part.mul_(scale.to(part.dtype).view(-1, *(1 for _ in part.shape[1:])))
 
 
 def _require_positive(name: str, value: float) -> None:

@@ -16,21 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.natural_gradient.batched_layers import Call, precondition_all
-from harness.natural_gradient.estimate import (
-    Factor,
-    Moment,
-    PerComponent,
-    PerSample,
-    Preconditioner,
-    Rate,
-    Rows,
-    identity_factor,
-    limit_change_,
-    per_sample_share,
-    scale_,
-)
-from harness.natural_gradient.layer import NaturalGradient, Sides, project_
+from harness.natural_gradient.estimate import Rows, scale_
+from harness.natural_gradient.layer import NaturalGradient, Sides
 from harness.networks.contract import Network
 
 Affine = nn.Linear | nn.Conv1d | nn.Conv2d
@@ -84,13 +71,7 @@ class LayerHook:
     def start(self, options: NaturalGradient) -> Sides:
         """Initial estimates for both sides, of one replica."""
         weight = self.module.weight
-        preconditioners: Sequence[Preconditioner | None] = (options.inputs, options.outputs)
-        return Sides(
-            *(
-                preconditioner and preconditioner.start(1, width, weight.dtype, weight.device)
-                for preconditioner, width in zip(preconditioners, self.widths, strict=True)
-            )
-        )
+        return options.start_layer(self.widths, 1, weight.dtype, weight.device)
 
     def rows(self) -> tuple[Rows, Rows]:
         """Inputs and derivatives of all forward passes, one row a position: ``[1, N, m or n]``."""
@@ -160,7 +141,7 @@ def naturalise_(
     layers: Sequence[LayerHook],
     gradients: Sequence[Tensor],
     estimates: Sequence[Sides],
-    rates: Sequence[Rate],
+    rates: Sequence[float],
     reduction: Reduction,
 ) -> list[Sides]:
     """Turn the gradients of layers into their natural-gradient directions, in place.
@@ -176,49 +157,15 @@ def naturalise_(
     Returns:
         The next estimates of each layer.
     """
-    rows = [layer.rows() for layer in layers]
-    scales = [float(ends.x.shape[1]) if reduction == "mean" else 1.0 for _, ends in rows]
-    inputs = _one_side(
-        options.inputs,
-        [(sides.inputs, x, 1.0) for sides, (x, _) in zip(estimates, rows, strict=True)],
-    )
-    outputs = _one_side(
-        options.outputs,
-        [(k.outputs, e, scale) for k, (_, e), scale in zip(estimates, rows, scales, strict=True)],
-    )
-    factors = [(fi, fo) for (_, fi), (_, fo) in zip(inputs, outputs, strict=True)]
-    norms = [
-        _direction_(options, gradient, rate, *pair)
-        for gradient, rate, pair in zip(gradients, rates, factors, strict=True)
-    ]
-    if norms and isinstance(options.max_change, PerComponent):
-        norm = cast(Tensor, torch.stack(norms).norm(dim=0))  # pyright: ignore[reportUnknownMemberType]
-        share = torch.clamp(options.max_change.together / norm, max=1.0)
-        for direction in gradients:
-            scale_(direction, None, share)
-    return [Sides(i, o) for (i, _), (o, _) in zip(inputs, outputs, strict=True)]
-
-
-def _direction_(
-    options: NaturalGradient, gradient: Tensor, rate: Rate, fi: Factor, fo: Factor
-) -> Tensor:
-    """Turn a layer's gradient into its direction; returns the norm of its change, ``[1]``."""
-    project_(gradient, fi, fo)
-    scale, change = fi.gain * fo.gain, options.max_change
-    if isinstance(change, PerSample):
-        scale *= per_sample_share(change, fi.squares, fo.squares, scale, rate)
-    scale_(gradient, None, scale)
-    if isinstance(change, PerComponent):
-        return limit_change_(gradient, None, rate, change.each)
-    return torch.zeros_like(scale)
-
-
-def _one_side(
-    options: Preconditioner | None, calls: Sequence[tuple[Moment | None, Rows, float]]
-) -> Sequence[tuple[Moment | None, Factor]]:
-    """Precondition one side of all layers; without options the rows stay as they are."""
-    if options is None:
-        return [(None, identity_factor(rows)) for _, rows, _ in calls]
-    return precondition_all(
-        [Call(m, rows, scale) for m, rows, scale in calls if m is not None], options
-    )
+    after, norms = list[Sides](), list[Tensor]()
+    for layer, gradient, sides, rate in zip(layers, gradients, estimates, rates, strict=True):
+        rows, ends = layer.rows()
+        scale = float(ends.x.shape[1]) if reduction == "mean" else 1.0
+        latest, fi, fo, gain = options.precondition(rows, ends, sides, rate, scale)
+        gradient.baddbmm_(torch.bmm(gradient, fi.basis.mT), fi.basis, alpha=-1)
+        gradient.baddbmm_(fo.basis.mT, torch.bmm(fo.basis, gradient), alpha=-1)
+        scale_([gradient], gain)
+        after.append(latest)
+        norms.append(options.limit_([gradient], rate))
+    options.limit_together_(gradients, norms)
+    return after

@@ -27,7 +27,7 @@ ROOMS = {
     "collectives": ("harness.simulator.collectives", "AllReduce.ends_s"),
     "data_synth": ("data_synth.continuous", "Maker.chunk"),
     "modules": ("harness.modules.network", "ModuleNetwork.gradient"),
-    "natural_gradient": ("harness.natural_gradient.batched_layers", "step_"),
+    "natural_gradient": ("harness.natural_gradient.estimate", "precondition"),
     "networks": ("harness.networks.feedforward", "Dnn.gradient"),
     "reports": ("reports", "build"),
     "rollouts": ("harness.rollouts.protocol", "Rollouts.advance"),

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from harness.algorithms.descent import PLAIN, LocalOptimizer, descend
+from harness.algorithms.contract import Memory
+from harness.algorithms.descent import PLAIN, LocalOptimizer, local_steps
 from harness.natural_gradient import NGSGD, NaturalGradient, PerSample, Preconditioner
 from harness.natural_gradient.estimate import FIRST_CALLS
 from harness.networks.contract import Minibatch
@@ -27,10 +28,10 @@ def period_of(
     x = torch.randn(PERIOD, replicas, frames, sizes[0], generator=draw)
     targets = torch.randint(0, sizes[-1], (PERIOD, replicas, frames), generator=draw)
     minibatches = [Minibatch(*pair) for pair in zip(x, targets, strict=True)]
-    state = [descent.start(sizes, replicas)]
+    memory = Memory()
 
     def steps() -> None:
-        _, state[0] = descend(descent, Dnn(layout), stack, minibatches, RATE, state[0])
+        local_steps(descent, Dnn(layout), stack, minibatches, RATE, memory)
 
     for _ in range(FIRST_CALLS // PERIOD + 1):
         steps()

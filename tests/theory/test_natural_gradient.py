@@ -6,6 +6,8 @@ from torch import Tensor
 
 from harness.base.seeds import stream
 from harness.natural_gradient import NaturalGradient, Preconditioner
+from harness.natural_gradient.estimate import Rows, materialise
+from harness.natural_gradient.layer import Sides
 
 FLOAT64 = torch.float64
 
@@ -22,16 +24,26 @@ def regression(spread: float) -> tuple[Tensor, Tensor, Tensor]:
     return x, x @ truth[:, :, :6].mT + truth[:, :, 6].unsqueeze(1), truth
 
 
+def direction_of(
+    options: NaturalGradient, x: Tensor, delta: Tensor, sides: Sides, rate: float
+) -> tuple[Tensor, Sides]:
+    """``[weight, bias]`` of a layer's direction, ``[1, n, m + 1]``, and its next state."""
+    rows, ends = Rows(x, appended=True), Rows(delta)
+    after, inputs, outputs, scale = options.precondition(rows, ends, sides, rate)
+    ones = 1.0 - inputs.along @ inputs.basis[:, :, -1:]
+    columns = torch.cat([materialise(rows, inputs), ones], 2)
+    return scale * materialise(ends, outputs).mT @ columns, after
+
+
 def converged_direction(x: Tensor, y: Tensor, theta: Tensor) -> Tensor:
     """The direction at ``theta [1, n, m + 1]`` once the inputs' estimate has settled."""
     options = NaturalGradient(Preconditioner(rank=x.shape[2], alpha=0.0), None)
     n, m = theta.shape[1], x.shape[2]
     (state,) = options.start((m, n), 1, FLOAT64)
-    weight, bias = torch.empty(1, n, m, dtype=FLOAT64), torch.empty(1, n, dtype=FLOAT64)
     residual = x @ theta[:, :, :m].mT + theta[:, :, m].unsqueeze(1) - y
     for _ in range(150):
-        state, _ = options.direct_layer_(x, residual, state, 1.0, weight, bias)
-    return torch.cat([weight, bias.unsqueeze(2)], 2)
+        direction, state = direction_of(options, x, residual, state, 1.0)
+    return direction
 
 
 def test_with_full_rank_least_squares_is_solved_in_newtons_one_step():
@@ -57,7 +69,6 @@ def steps_to_fit(options: NaturalGradient, rate: float) -> int:
     """Minibatches until the squared error is a hundredth of the first; 1000 if never."""
     (state,) = options.start((30, 4), 1, FLOAT64)
     weight, bias = torch.zeros(1, 4, 30, dtype=FLOAT64), torch.zeros(1, 4, dtype=FLOAT64)
-    step_w, step_b = torch.empty_like(weight), torch.empty_like(bias)
     sizes = torch.logspace(0, -1.5, 30, dtype=FLOAT64)
     truth = normal(1, 4, 30, key=3) / sizes
     first = None
@@ -70,8 +81,8 @@ def steps_to_fit(options: NaturalGradient, rate: float) -> int:
             return step
         if not error < 1e6 * first:
             break
-        state, _ = options.direct_layer_(x, residual / 128, state, rate, step_w, step_b)
-        weight, bias = weight - rate * step_w, bias - rate * step_b
+        step, state = direction_of(options, x, residual / 128, state, rate)
+        weight, bias = weight - rate * step[..., :-1], bias - rate * step[..., -1]
     return 1000
 
 

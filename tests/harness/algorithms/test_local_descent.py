@@ -3,11 +3,10 @@ import torch
 
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.contract import LocalWork, Memory
-from harness.algorithms.descent import PLAIN, descend
+from harness.algorithms.descent import PLAIN, local_steps
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
-from tests.harness.natural_gradient.invariants import invariants
 
 LAYOUT = Layout((4, 5, 3))
 NET = Dnn(LAYOUT)
@@ -38,24 +37,9 @@ def test_plain_descent_steps_along_the_mean_gradient():
         total += NET.gradient(theta, *minibatch, slope)
         theta = theta - 0.3 * slope / 6
     moved = stack.clone()
-    losses, _ = descend(PLAIN, NET, moved, minibatches, 0.3, PLAIN.start(LAYOUT.sizes, WORKERS))
+    losses = local_steps(PLAIN, NET, moved, minibatches, 0.3, Memory())
     torch.testing.assert_close(moved, theta, rtol=0, atol=1e-14)
     torch.testing.assert_close(losses, total, rtol=1e-14, atol=0)
-
-
-@pytest.mark.parametrize("descent", [PLAIN, NG], ids=["plain", "natural"])
-def test_workers_beyond_the_caches_take_turns_and_end_where_they_would_together(
-    descent, monkeypatch
-):
-    ends = list[tuple[torch.Tensor, ...]]()
-    for at_once in (2**21, 2 * 6 * 5):  # all three workers, then two and one
-        stack, minibatches = drawn(12)
-        monkeypatch.setattr("harness.algorithms.descent.AT_ONCE", at_once)
-        state = descent.start(LAYOUT.sizes, WORKERS, torch.float64)
-        losses, state = descend(descent, NET, stack, minibatches, 0.3, state)
-        ends.append((stack, losses, *(invariants(state) if descent is NG else ())))
-    for one, other in zip(*ends, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize("limit", [PerSample(0.01), PerComponent(0.02, 0.03)])
@@ -63,10 +47,9 @@ def test_plain_and_natural_gradient_are_held_to_the_same_limit(limit):
     stack, minibatches = drawn(1)
     for sides in (None, Preconditioner(2)):
         descent, free = NaturalGradient(sides, sides, limit), NaturalGradient(sides, sides)
-        state = free.start(LAYOUT.sizes, WORKERS, torch.float64)
         held, loose = stack.clone(), stack.clone()
-        descend(descent, NET, held, minibatches, 3.0, state)
-        descend(free, NET, loose, minibatches, 3.0, state)
+        local_steps(descent, NET, held, minibatches, 3.0, Memory())
+        local_steps(free, NET, loose, minibatches, 3.0, Memory())
         moved, would = (held - stack).norm(dim=1), (loose - stack).norm(dim=1)
         assert bool((moved < 0.9 * would).all())
         if isinstance(limit, PerComponent):

@@ -3,8 +3,10 @@
 import pytest
 import torch
 
-from harness.algorithms.descent import descend
+from harness.algorithms.contract import Memory
+from harness.algorithms.descent import local_steps
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
+from harness.natural_gradient.layer import state_from_tensors
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
 from tests.harness.natural_gradient.invariants import invariants
@@ -22,9 +24,9 @@ def stepped(steps: int = 15) -> list[torch.Tensor]:
     x = torch.randn(steps, 2, FRAMES, 9, dtype=torch.float64, generator=draw)
     y = torch.randint(0, 7, (steps, 2, FRAMES), generator=draw)
     minibatches = [Minibatch(*each) for each in zip(x, y, strict=True)]
-    start = OPTIONS.start(LAYOUT.sizes, 2, torch.float64)
-    losses, state = descend(OPTIONS, Dnn(LAYOUT), stack, minibatches, 0.3, start)
-    return [stack, losses, *invariants(state)]
+    memory = Memory()
+    losses = local_steps(OPTIONS, Dnn(LAYOUT), stack, minibatches, 0.3, memory)
+    return [stack, losses, *invariants(state_from_tensors(memory.tensors, 3))]
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

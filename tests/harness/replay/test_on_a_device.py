@@ -20,7 +20,7 @@ from harness.algorithms.catalogue import (
 from harness.algorithms.descent import LocalOptimizer
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.speech.evaluation import frame_scores
-from tests.folds import ALGORITHMS, SIZES, launches_of_natural_steps, replayed, speech
+from tests.folds import ALGORITHMS, SIZES, replayed, speech
 from tests.logical_device import DEVICE, Counts, LogicalDevice
 
 
@@ -125,10 +125,3 @@ def test_a_planted_fault_is_counted(name):
     assert getattr(counts, kind).total() == 3 or (kind == "mixes" and counts.mixes.total() > 3)
     others = {"round_trips": counts.mixes, "uploads": counts.round_trips}
     assert not others.get(kind)
-
-
-@pytest.mark.parametrize("layers", [3, 5, 9, 24])
-def test_natural_gradients_own_launches_do_not_grow_with_layers_of_equal_width(layers):
-    gradient, first, later = launches_of_natural_steps(layers)
-    assert gradient == 4 * layers + 7, "forwards and backwards, and the loss"
-    assert (first, later) == (59, 53)
