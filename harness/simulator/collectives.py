@@ -347,6 +347,27 @@ class Desk(NamedTuple):
     agreed: Any
 
 
+class Ring(NamedTuple):
+    """A ring of M members on which no two messages share a link; see `follow`.
+
+    Attributes:
+        now_s: [M] instants at which members join, then those at which they have the sum.
+        departed_s: [M] departures of one round.
+        copy_s, latency_s: [M] seconds of the copy to the next member, and its latency.
+        add_s: seconds to add what has been received, in the first turn.
+        turns: how often parts or wholes go round.
+        waits: whether a message waits for its receiver.
+    """
+
+    now_s: Any
+    departed_s: Any
+    copy_s: Any
+    latency_s: Any
+    add_s: float
+    turns: int
+    waits: bool
+
+
 class AllReduce:
     """One algorithm on one network, to be run as often as needed.
 
@@ -388,29 +409,28 @@ class AllReduce:
         Returns:
             [M] seconds.
         """
-        ready = np.asarray(ready_s, np.float64)
-        if needs_table(self.algorithm, self.wiring):
-            return self._run(ready, size_bytes, add_s_per_byte)[0]
-        return self._follow_ring(ready.copy(), size_bytes, add_s_per_byte)
+        ring = self.ring(size_bytes, add_s_per_byte)
+        if ring is None:
+            return self._run(np.asarray(ready_s, np.float64), size_bytes, add_s_per_byte)[0]
+        ring.now_s[:] = ready_s
+        follow(ring)
+        return ring.now_s
 
     def messages(self, ready_s: Any, size_bytes: float) -> Messages:
         """Every message of one run in which adding takes no time; arguments as for `ends_s`."""
         return self._run(np.asarray(ready_s, np.float64), size_bytes, 0.0)[1]
 
-    def _follow_ring(self, now_s: Any, size_bytes: float, add_s_per_byte: float) -> Any:
-        """`ends_s` by the recurrence over rounds; ``now_s`` is overwritten."""
+    def ring(self, size_bytes: float, add_s_per_byte: float) -> Ring | None:
+        """The ring of these members for messages of a size; None if it needs a table."""
         count = len(self.members)
-        turns, part = RINGS[self.algorithm], size_bytes
-        if self.algorithm == "ring":
-            part /= count
-        departed_s, copy_s, latency_s = np.zeros((3, count))
+        if count > 1 and needs_table(self.algorithm, self.wiring):
+            return None
+        part = size_bytes / count if self.algorithm == "ring" else size_bytes
+        now_s, departed_s, copy_s, latency_s = np.zeros((4, count))
         way = np.zeros(self.wiring.longest, np.int64)
         ring_links(self.wiring, self.members, part, copy_s, latency_s, way)
-        for turn in range(turns):
-            extra_s = 0.0 if turn else part * add_s_per_byte
-            wait = self.wiring.rendezvous
-            ring_rounds(now_s, departed_s, copy_s, latency_s, extra_s, wait)
-        return now_s
+        turns, wait = RINGS.get(self.algorithm, 0), self.wiring.rendezvous
+        return Ring(now_s, departed_s, copy_s, latency_s, part * add_s_per_byte, turns, wait)
 
     @cached_property
     def _plan(self) -> Plan:
@@ -458,20 +478,26 @@ def ring_links(
 
 
 @kernel
-def ring_rounds(
-    now_s: Any, departed_s: Any, copy_s: Any, latency_s: Any, extra_s: float, rendezvous: bool
-) -> None:
-    """M − 1 equal rounds; ``now_s`` [M]: members' start, overwritten by their end."""
+def follow(ring: Ring) -> None:
+    """Follow all rounds of a ring."""
+    for turn in range(ring.turns):
+        ring_rounds(ring, 0.0 if turn else ring.add_s)
+
+
+@kernel
+def ring_rounds(ring: Ring, extra_s: float) -> None:
+    """M − 1 equal rounds, after each of which ``extra_s`` passes."""
+    now_s, departed_s, latency_s = ring.now_s, ring.departed_s, ring.latency_s
     end = len(now_s) - 1
     for _ in range(end):
         for member in range(len(now_s)):
             departed_s[member] = now_s[member]
-        if rendezvous:
+        if ring.waits:
             for member in range(end):
                 departed_s[member] = max(now_s[member], now_s[member + 1])
             departed_s[end] = max(now_s[end], now_s[0])
         for member in range(len(now_s)):
-            departed_s[member] += copy_s[member]
+            departed_s[member] += ring.copy_s[member]
         # The last member's message closes the ring.
         now_s[0] = max(departed_s[0], departed_s[end] + latency_s[end]) + extra_s
         for member in range(1, len(now_s)):

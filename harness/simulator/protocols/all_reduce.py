@@ -30,6 +30,7 @@ import numpy as np
 
 from harness.base.errors import UserError
 from harness.simulator.cluster import Cluster
+from harness.simulator.collectives import Ring
 from harness.simulator.costs import own_links
 from harness.simulator.network import Level, Network, Wiring, wire
 from harness.simulator.protocols.neighbours import average_s, message_bytes
@@ -83,20 +84,38 @@ def plan(state: Any, size: float, join_s: Any) -> None:
         size: bytes of the parameters.
         join_s: [N] instants at which workers are ready to join.
     """
-    clock, tasks, parallel = state.clock[0], state.tasks, state.machine.parallel
+    clock, tasks = state.clock[0], state.tasks
     # Kept for a repetition after a death, when the workload may have changed.
     clock["size_bytes"] = size
-    # A single worker sends nothing, and pays for its minibatches and epochs only.
-    pause_s = parallel.average_s if len(tasks) > 1 else 0.0
-    if len(tasks) > 1 and clock["version"] == 0:
-        pause_s += parallel.first_average_s
     if len(tasks) > 1 and state.buckets:
-        _reduce_buckets(state, pause_s)
+        _reduce_buckets(state)
         return
-    stage_s, encode_s, _ = _copies_s(state)
+    pause_s, stage_s, encode_s, _ = pauses_s(state)
     tasks["join_s"] = np.where(tasks["is_read"] == 1, join_s + pause_s, np.inf)
     tasks["pushed_s"] = tasks["join_s"] + stage_s + encode_s
     reduce(state, -math.inf)
+
+
+def pauses_s(state: Any) -> tuple[float, float, float, float]:
+    """Seconds of the pause before an all-reduce, of its copy, of compression; and after it.
+
+    A single worker sends nothing, and pays for its minibatches and epochs only.
+    """
+    host, size, parallel = state.machine.host, state.clock[0]["size_bytes"], state.machine.parallel
+    if len(state.tasks) == 1:
+        return 0.0, 0.0, 0.0, 0.0
+    rate = host.staging_bytes_per_s if host.staging == "pageable" else None
+    stage_s = 0.0 if rate is None else float(size) / rate
+    encode_s, decode_s = coding_s(state.machine, float(size))
+    is_first = state.clock[0]["version"] == 0
+    pause_s = parallel.average_s + (parallel.first_average_s if is_first else 0.0)
+    return pause_s, stage_s, encode_s, stage_s + decode_s
+
+
+def ring_of(state: Any, members: Any) -> Ring | None:
+    """The ring of the next all-reduce among these workers; None if it needs a table."""
+    size = wire_bytes(state.machine, state.clock[0]["size_bytes"])
+    return state.collective.restrict(members).ring(size, _add_s_per_byte(state.machine))
 
 
 def reduce(state: Any, from_s: float) -> None:
@@ -115,16 +134,15 @@ def reduce(state: Any, from_s: float) -> None:
         end_s = average_s(state.neighbours, message, float(ready_s.max())) + message / 2.0 * add_s
     else:
         end_s = state.collective.restrict(members).ends_s(ready_s, sent, add_s)
-    stage_s, _, decode_s = _copies_s(state)
-    _end(state, members, end_s, stage_s + decode_s)
+    _end(state, members, end_s, pauses_s(state)[3])
 
 
-def _reduce_buckets(state: Any, pause_s: float) -> None:
+def _reduce_buckets(state: Any) -> None:
     """Compute and average bucket after bucket."""
     tasks, parallel = state.tasks, state.machine.parallel
     members = np.flatnonzero(tasks["is_read"])
     collective, size = state.collective.restrict(members), float(state.clock[0]["size_bytes"])
-    _, encode_s, decode_s = _copies_s(state)
+    pause_s, _, encode_s, decode_s = pauses_s(state)  # buckets need no copy
     backward_s = tasks["last_s"][members] * (parallel.slowdown * parallel.backward_share)
     parts, slowdown = sizes(state.buckets, size), parallel.overlap_slowdown
     total, add_s = sum(parts), _add_s_per_byte(state.machine)
@@ -154,15 +172,6 @@ def _add_s_per_byte(machine: Cluster) -> float:
     """Time to add a received byte to the worker's own parameters."""
     rate = machine.host.memory_bytes_per_s
     return 0.0 if rate is None else machine.server.fold_traffic / rate
-
-
-def _copies_s(state: Any) -> tuple[float, float, float]:
-    """Seconds of a copy to or from a pinned buffer, of compression and of decompression."""
-    host, size = state.machine.host, float(state.clock[0]["size_bytes"])
-    if len(state.tasks) == 1:
-        return 0.0, 0.0, 0.0
-    rate = host.staging_bytes_per_s if host.staging == "pageable" else None
-    return 0.0 if rate is None else size / rate, *coding_s(state.machine, size)
 
 
 MOST_BUCKETS = 10_000

@@ -42,7 +42,7 @@ import numpy as np
 from harness.base.errors import UserError
 from harness.base.settings import Spec, setting
 from harness.simulator.cluster import Checkpoints, Cluster
-from harness.simulator.collectives import EXCHANGES, RINGS, AllReduce, needs_table
+from harness.simulator.collectives import EXCHANGES, RINGS, AllReduce, Ring, follow, needs_table
 from harness.simulator.costs import Costs
 from harness.simulator.events import kernel
 from harness.simulator.protocols.absences import (
@@ -51,7 +51,14 @@ from harness.simulator.protocols.absences import (
     next_strike_s,
     select_readers,
 )
-from harness.simulator.protocols.all_reduce import build_wiring, network_of, plan, reduce
+from harness.simulator.protocols.all_reduce import (
+    build_wiring,
+    network_of,
+    pauses_s,
+    plan,
+    reduce,
+    ring_of,
+)
 from harness.simulator.protocols.contract import Handing, Limits
 from harness.simulator.protocols.neighbours import Neighbours, new_neighbours
 from harness.simulator.protocols.rounds import (
@@ -60,6 +67,7 @@ from harness.simulator.protocols.rounds import (
     REDUCE,
     ROUND_FIELDS,
     SPAN_KINDS,
+    TASK,
     InRounds,
     Record,
     compute,
@@ -298,11 +306,48 @@ class Averaging(Spec, InRounds):
             clock["end_s"] = absences.until_s.max()
         elif not ready.any():
             clock["end_s"] = absences.until_s.min()
-        else:
+        elif not self._pass_rounds(state, costs, limits, np.flatnonzero(ready), record):
             clock["begun"] = 1
             self._hand_out(state, state.tasks)
             _read(state, costs, state.tasks, ready, clock["now_s"])
             plan(state, costs.parameter_bytes, state.tasks["compute_end_s"])
+        return True
+
+    def _pass_rounds(
+        self, state: RoundState, costs: Costs, limits: Limits, members: Any, record: Record
+    ) -> bool:
+        """Pass rounds on a ring up to the next fault, return or checkpoint; false if there is none.
+
+        Such rounds are most of a long run; one by one, those of one worker take 300 times as long.
+        """
+        clock, absences, rules = state.clock[0], state.absences, state.machine.checkpoints
+        version, now_s = int(clock["version"]), float(clock["now_s"])
+        clock["size_bytes"] = costs.parameter_bytes
+        ring = ring_of(state, members)
+        # Before the first average there is a longer pause.
+        if ring is None or version == 0 or self.overlap or self.buckets or state.neighbours:
+            return False
+        room = min(record.room - len(record.ends_s), limits.version - version)
+        room = min(room, limits.dispatch - int(clock["dispatched"]))
+        if rules:
+            room = min(room, rules.every_folds - version + int(clock["saved_version"]))
+        course = Course(
+            members=members,
+            back_s=float(absences.until_s[absences.until_s > now_s].min(initial=np.inf)),
+            struck_s=next_strike_s(absences),
+            epoch=(*_epoch(state), state.machine.parallel.epoch_s),
+            every=self.every,
+            slowdown=_slowdown(state),
+            pauses_s=pauses_s(state),
+            ring=ring,
+        )
+        rows, ends_s = np.empty((room, len(members)), TASK), np.empty(room)
+        count = pass_rounds(state.clock, costs, limits, course, rows, ends_s)
+        if count == 0:
+            return False
+        record.add(ends_s[:count].tolist(), rows[:count].reshape(-1))
+        clock["end_s"] = clock["now_s"]  # then the next one begins
+        self.on_fold(state)
         return True
 
     def _hand_out(self, state: RoundState, tasks: Any) -> None:
@@ -380,9 +425,12 @@ def _read(state: RoundState, costs: Costs, tasks: Any, due: Any, at_s: Any) -> N
     parallel, (start, length) = state.machine.parallel, _epoch(state)
     read(tasks, due, state.clock[0]["version"], at_s)
     begins_epoch = length and (int(tasks["first_step"][0]) - start) % length == 0
-    # A single worker runs the serial program, without the slowdown of the parallel one.
-    slowdown = parallel.slowdown if len(tasks) > 1 else 1.0
-    compute_all(costs, tasks, due, parallel.epoch_s if begins_epoch else 0.0, slowdown)
+    compute_all(costs, tasks, due, parallel.epoch_s if begins_epoch else 0.0, _slowdown(state))
+
+
+def _slowdown(state: RoundState) -> float:
+    """The slowdown of the parallel program; a single worker runs the serial one."""
+    return state.machine.parallel.slowdown if len(state.tasks) > 1 else 1.0
 
 
 @kernel
@@ -392,6 +440,81 @@ def compute_all(costs: Costs, tasks: Any, due: Any, epoch_s: float, slowdown: fl
         if due[worker]:
             tasks[worker].start_s = tasks[worker].read_at_s + epoch_s
             compute(costs, tasks[worker], slowdown)
+
+
+class Course(NamedTuple):
+    """What does not change while rounds pass without events.
+
+    Attributes:
+        members: [M] workers that are present.
+        back_s: instant at which another one returns.
+        struck_s: instant of the next fault.
+        epoch: `_epoch`, and the cost of one in seconds.
+        every: minibatches between two averages.
+        slowdown: of all computing.
+        pauses_s: see `harness.simulator.protocols.all_reduce`.
+        ring: the all-reduce.
+    """
+
+    members: Any
+    back_s: float
+    struck_s: float
+    epoch: tuple[int, int, float]
+    every: int
+    slowdown: float
+    pauses_s: tuple[float, float, float, float]
+    ring: Ring
+
+
+@kernel
+def pass_rounds(
+    clock: Any, costs: Costs, limits: Limits, course: Course, rows: Any, ends_s: Any
+) -> int:
+    """Pass rounds until something else happens, or as many as there is room for.
+
+    Args:
+        clock: [1] of `CLOCK`; changed in place.
+        costs: durations.
+        limits: of the segment.
+        course: what all rounds have in common.
+        rows: [R, M] of `TASK`, empty; the first ones become those of the rounds.
+        ends_s: [R] of their ends, likewise.
+
+    Returns:
+        The number of rounds.
+    """
+    clock, now_s, (begin, length, epoch_s) = clock[0], course.ring.now_s, course.epoch
+    pause_s, stage_s, encode_s, back_s = course.pauses_s
+    for number in range(len(ends_s)):
+        is_due = clock.now_s < min(course.back_s, course.struck_s)
+        if not is_due or clock.now_s > limits.dispatch_s:
+            return number
+        steps, start_s, end_s = course.every, clock.now_s, clock.now_s
+        if length > 0:
+            done = (clock.step - begin) % length
+            steps, start_s = min(steps, length - done), start_s + (0.0 if done else epoch_s)
+        for place in range(len(now_s)):
+            task = rows[number, place]
+            task.is_read, task.worker, task.fold = 1, course.members[place], clock.version
+            task.read_version, task.read_at_s = clock.version, clock.now_s
+            task.first_step, task.steps, task.start_s = clock.step, steps, start_s
+            compute(costs, task, course.slowdown)
+            task.join_s = task.compute_end_s + pause_s
+            task.pushed_s = now_s[place] = task.join_s + stage_s + encode_s
+        follow(course.ring)
+        for place in range(len(now_s)):
+            task = rows[number, place]
+            task.reduced_s, task.fetched_s = now_s[place], now_s[place] + back_s
+            end_s = max(end_s, task.fetched_s)
+        # At one instant the fold comes before a fault; without time between folds, all may stand.
+        if end_s == clock.now_s or end_s > min(course.struck_s, limits.time_s):
+            return number
+        ends_s[number] = clock.now_s = end_s
+        clock.standing = 0
+        clock.step += steps
+        clock.dispatched += 1
+        clock.version += 1
+    return len(ends_s)
 
 
 def _pause_end_s(clock: Any, rules: Checkpoints, absences: Absences) -> float:

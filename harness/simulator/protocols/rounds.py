@@ -92,6 +92,7 @@ class Record:
     """What a segment records.
 
     Attributes:
+        room: largest number of folds.
         ends_s: end of each fold.
         rows: of `TASK`, the contributions of each fold.
         lost: of `TASK`, contributions that entered no fold.
@@ -100,11 +101,18 @@ class Record:
         undone: restarts in a row without a fold.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, room: int) -> None:
+        self.room = max(room, 1)
         self.ends_s = list[float]()
         self.rows = [np.zeros(0, TASK)]
         self.lost = [np.zeros(0, TASK)]
         self.restarts = list[tuple[float, int, int]]()
+        self.barren = self.undone = 0
+
+    def add(self, ends_s: list[float], rows: Any) -> None:
+        """Add folds, with all their contributions."""
+        self.ends_s += ends_s
+        self.rows.append(rows)
         self.barren = self.undone = 0
 
     def lose(self, tasks: Any, which: Any) -> None:
@@ -171,15 +179,16 @@ class InRounds(TimingProtocol):
         self, state: Any, costs: Costs, limits: Limits, room: int, spans: bool
     ) -> tuple[int, Timeline]:
         """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`."""
-        record, start = Record(), int(state.clock[0]["version"])
+        record = Record(min(room, MOST_ROWS // len(state.tasks)))
+        start = int(state.clock[0]["version"])
         begin(state.absences, costs.faults, state.clock[0]["now_s"])
-        reason = self._run(state, costs, limits, min(room, MOST_ROWS // len(state.tasks)), record)
+        reason = self._run(state, costs, limits, record)
         return reason, record.timeline(start, self.spans_of(record) if spans else Spans())
 
-    def _run(self, state: Any, costs: Costs, limits: Limits, room: int, record: Record) -> int:
+    def _run(self, state: Any, costs: Costs, limits: Limits, record: Record) -> int:
         clock, absences = state.clock[0], state.absences
         while clock["version"] < limits.version:
-            if len(record.ends_s) >= max(room, 1):
+            if len(record.ends_s) >= record.room:
                 return FULL
             if max(record.barren, record.undone) >= LOST_ROUNDS and limits.is_endless:
                 return DYING
@@ -195,7 +204,7 @@ class InRounds(TimingProtocol):
                 worker = strike(absences, costs.faults, clock["now_s"])
                 if worker != NOBODY:
                     self.on_death(state, costs, worker, record)
-            elif clock["begun"]:  # else a worker returns, or a pause is over
+            elif clock["begun"]:  # else a worker returns, a pause is over, or rounds have passed
                 self._end(state, record)
         return DONE
 
@@ -211,7 +220,5 @@ class InRounds(TimingProtocol):
             record.barren += 1
             return
         clock["version"] += 1
-        record.ends_s.append(float(clock["now_s"]))
-        record.rows.append(rows)
-        record.barren = record.undone = 0
+        record.add([float(clock["now_s"])], rows)
         self.on_fold(state)

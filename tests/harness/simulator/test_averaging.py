@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator import Jitter, Simulation, Workload
-from harness.simulator.cluster import Host, Parallel
+from harness.simulator import Fault, Jitter, Simulation, Workload
+from harness.simulator.cluster import Checkpoints, Host, Parallel
 from harness.simulator.network import Level, Network
 from harness.simulator.protocols.all_reduce import MOST_BUCKETS, sizes
 from harness.simulator.protocols.averaging import Averaging
@@ -128,3 +128,47 @@ def test_what_does_not_go_with_buckets_is_refused(averaging):
         Simulation(cluster, Averaging(1, buckets=(8.0,)), JOB)
     with pytest.raises(UserError, match=f"more than {MOST_BUCKETS}"):
         sizes((1.0,), MOST_BUCKETS + 1.0)
+
+
+class OneByOne(Averaging):
+    """Averaging without passing rounds at once."""
+
+    def _pass_rounds(self, *settings):
+        return False
+
+
+DEATHS = Fault("death", mean_s=90.0, down_s=7.0)
+EVENTS = {
+    "none": {},
+    "deaths": {"faults": (DEATHS,)},
+    "notices and preemptions": {
+        "faults": (replace(DEATHS, notice_s=3.0), Fault("preemption", mean_s=60.0, down_s=20.0)),
+    },
+    "late": {"faults": (Fault("late", workers=(0,), at_s=(12.5,)),)},
+    "checkpoints": {"faults": (DEATHS,), "checkpoints": Checkpoints(7, 0.5, 2.0)},
+    "epochs": {"faults": (DEATHS,), "parallel": Parallel(1.5, 0.25, 40, 3.0, 0.5)},
+}
+
+
+@pytest.mark.parametrize("events", EVENTS)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_rounds_that_pass_at_once_are_those_one_by_one(cluster, events, workers):
+    """In segments by folds, by seconds and drained ones, whose limits cut a stretch of rounds."""
+    machine = replace(
+        cluster(workers, copy_s=0.125, latency_s=0.25, jitter=LOGNORMAL), **EVENTS[events]
+    )
+    quick, slow = (Simulation(machine, kind(3), JOB, workers) for kind in (Averaging, OneByOne))
+    for limits in ({"folds": 60}, {"seconds": 33.0}, {"seconds": 9.0, "drain": True}) * 3:
+        assert quick.advance(**limits).sha256() == slow.advance(**limits).sha256()
+        assert (quick.now_s, quick.dispatched) == (slow.now_s, slow.dispatched)
+
+
+@pytest.mark.parametrize("workers", [1, 8])
+def test_between_rare_deaths_no_round_is_begun_on_its_own(cluster, monkeypatch, workers):
+    """A long run of one worker has hundreds of thousands of rounds, and some tens of deaths."""
+    begun, hand_out = [], Averaging._hand_out
+    monkeypatch.setattr(Averaging, "_hand_out", lambda *at: begun.append(at) or hand_out(*at))
+    faults = (Fault("death", mean_s=1e4, down_s=10.0),)
+    machine = replace(cluster(workers, copy_s=0.01, jitter=LOGNORMAL), faults=faults)
+    timeline = Simulation(machine, Averaging(1), JOB, workers).advance(folds=20_000)
+    assert len(begun) <= 3 + 3 * len(timeline.lost())
