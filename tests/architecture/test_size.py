@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PRODUCT = ("harness", "lagbench", "reproductions", "data_synth", "reports")
 MOST_LINES_OF_PRODUCT = 41_990
 MOST_LINES_OF_TESTS = 37_300
-MOST_WORDS_OF_DOCUMENTS = 46_347
+MOST_WORDS_OF_DOCUMENTS = 45_950
 
 
 def count_lines(source: str) -> int:
