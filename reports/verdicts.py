@@ -1,7 +1,7 @@
 """Generator of the verdict tables in docs, from ``reports/published``.
 
 ``python -m reports.verdicts`` rewrites the text between the markers of `PAGES`, tables in Markdown,
-and the pictures of claims that are followed over scale.
+the pictures of claims that are followed over scale, and the regime map.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from harness.store.files import write_bytes
 from reports import SCALES, extrapolation, numbers, reference_terms
 from reports.claims import find_deciding
 from reports.factors import with_factors
+from reports.regime_map import draw_map
 from reports.written import read_summary
 
 BEGIN, END = "<!-- verdicts: begin -->", "<!-- verdicts: end -->"
@@ -132,8 +133,11 @@ def render_pages(root: Path) -> Iterator[tuple[Path, str, str]]:
 
 
 def draw_curves(root: Path) -> Iterator[tuple[Path, bytes]]:
-    """The pictures of claims over scale, by their paths."""
-    for results in _largest(read_published(root)).values():
+    """The pictures of claims over scale and the regime map, by their paths."""
+    largest = _largest(read_published(root))
+    if content := draw_map({results.paper: results for results in largest.values()}):
+        yield root / PICTURES / "regime.png", content
+    for results in largest.values():
         printed = reference_terms.words_of(results).printed
         for exhibit in filter(_is_drawn, _curves(results)):
             images = dict(extrapolation.draw_curve(exhibit, printed))

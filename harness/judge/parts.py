@@ -69,6 +69,14 @@ class Quantity:
         return power(self.value, self.rule, self.true)
 
 
+class Digits(float):
+    """A number that a sentence has in digits: 117,000 where its format gives 1.17e+05."""
+
+    def __format__(self, spec: str) -> str:
+        text = super().__format__(spec)
+        return f"{float(text):,.0f}" if "e+" in text else text
+
+
 @dataclass(frozen=True)
 class Precondition:
     """A condition of the paper's regime, measured on the runs.
@@ -95,7 +103,7 @@ class Precondition:
         ends, holds = (self.rule.low, self.rule.high), self.rule.holds(self.value.estimate)
         value, unmet = self.value, ""
         if self.unmet and not holds and not math.isnan(value.estimate):
-            unmet = self.unmet.format(value=value.estimate)
+            unmet = self.unmet.format(value=Digits(value.estimate))
         facts = (self.name, self.source, unmet)
         return Condition(self.what, value.estimate, value.ci95, ends, holds, *facts)
 

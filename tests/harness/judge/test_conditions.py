@@ -11,7 +11,7 @@ from harness.base.registry import entries
 from harness.judge.claims import ABOVE
 from harness.judge.conditions import read_conditions
 from harness.judge.interval import Interval
-from harness.judge.parts import Quantity, claim_of
+from harness.judge.parts import Digits, Quantity, claim_of
 from harness.judge.results import read_results
 from harness.judge.statistics import mean_ci
 
@@ -70,6 +70,13 @@ def test_a_condition_that_fails_takes_the_bearing_of_favourable_claims_too(condi
     assert not met.condition.unmet
     asked = conditions.ask([claim("a", AGAINST), claim("b", FOR, presumes=[met]), claim("c", FOR)])
     assert [each.verdict for each in asked] == ["contradicted", "reproduced", "reproduced"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(117_238.0, "117,000"), (999.6, "1,000"), (0.164, "0.164")]
+)
+def test_a_sentence_has_a_number_in_digits(value, text):
+    assert f"{Digits(value):.3g}" == text
 
 
 @pytest.mark.parametrize("name", PAPERS)
