@@ -134,7 +134,8 @@ def exit_code(run: Callable[[], int], interrupted: str = "interrupted") -> int:
             stream.reconfigure(errors="backslashreplace")  # a locale may lack a letter
     try:
         _check_environment()
-        return run()
+        with forks.restore_interrupt():
+            return run()
     except UserError as error:
         return _refuse(error)
     except ProcessDied as died:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 from harness.base.errors import RAISED, ProcessDied, UserError, describe_failure, name_error
+from harness.base.forks import restore_interrupt
 from harness.modules.allowed import show_value
 from harness.modules.settings import USUAL
 
@@ -44,7 +45,8 @@ def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
         settings: dict[str, Any] = {**USUAL, **keywords}
         hint = f"runs are in {str(settings['store'])!r}, the same call resumes"
         try:
-            result: Any = function(*positional, **plain)
+            with restore_interrupt():
+                result: Any = function(*positional, **plain)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"stopped; {hint}") from None
         except ProcessDied as died:

@@ -33,6 +33,7 @@ from harness.base.errors import (
     machine_error,
 )
 from harness.base.files import DEFAULT_STORE
+from harness.base.forks import restore_interrupt
 from harness.base.log import LOG
 from harness.base.seeds import SHORT, identity
 from harness.experiment import loop
@@ -333,7 +334,8 @@ def keep_faults(config: Configuration, store: Store, keeps_faults: bool) -> Gene
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with restore_interrupt():
+            yield
     except Exception as error:
         if isinstance(error, UserError):
             raise

@@ -1,3 +1,4 @@
+import ctypes
 import signal
 import subprocess
 import sys
@@ -5,8 +6,14 @@ import textwrap
 import time
 from pathlib import Path
 
+import numba
+import numpy as np
 import pytest
 
+from harness.cli import exit_code
+from harness.experiment.grid import keep_faults
+from harness.experiment.run import run
+from harness.store import Store
 from tests.processes import PATIENCE_S, hear_signals
 
 COMMAND = textwrap.dedent(
@@ -72,6 +79,42 @@ def test_a_command_that_is_told_twice_ends_as_one_that_is_told_once():
             process.send_signal(number)
         out, err = process.communicate()
     assert (process.returncode, out, err) == (130, "mended\n", "interrupted\n")
+
+
+@pytest.fixture(scope="module")
+def interrupted():
+    """A compiled function that returns arrays, and during which Ctrl-C comes."""
+    send = getattr(ctypes.CDLL(None), "raise")
+    send.argtypes, send.restype = [ctypes.c_int], ctypes.c_int
+
+    @numba.njit
+    def compute(number):
+        if number:
+            send(number)
+        return np.zeros(3), np.zeros(3)
+
+    compute(0)
+    return lambda: compute(int(signal.SIGINT))
+
+
+def test_ctrl_c_amid_compiled_code_ends_a_command(interrupted, capsys):
+    with pytest.raises(SystemError):  # so numba hides it
+        interrupted()
+    assert exit_code(interrupted) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_ctrl_c_amid_compiled_code_is_no_failure_of_a_run(interrupted, tmp_path):
+    class Config:
+        execute = staticmethod(lambda store, watch: interrupted())
+
+        def to_dict(self):
+            return {"kind": "test"}
+
+    store = Store(tmp_path)
+    with pytest.raises(KeyboardInterrupt), keep_faults(Config(), store, keeps_faults=True):
+        run(Config(), store)
+    assert not [*store.runs()]
 
 
 def test_a_signal_that_is_ignored_from_outside_stays_so():
