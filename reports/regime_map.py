@@ -19,36 +19,38 @@ from reports.style import COLOURS, INK, MARKERS
 
 
 class Panel(NamedTuple):
-    """A paper's number, its exhibit and claim, what the ratio is of, and the series to draw."""
+    """An exhibit of a paper, its claim, the panel's title, and the series to draw."""
 
-    paper: int
     exhibit: str
     claim: str
-    ratio: str
+    title: str
     series: str
 
 
 PANELS = (
-    Panel(1, "p1.regime", "p1.one-pass-close", "one pass over many", "clean"),
-    Panel(2, "p2.scaling", "p2.small-loss", "16 GPUs over one", "all sets"),
-    Panel(3, "p3.scaling", "p3.replicas-as-good", "50 replicas over one", "fifty"),
+    Panel("p1.regime", "p1.one-pass-close", "Paper 1: one pass over many", "clean"),
+    Panel("p2.scaling", "p2.small-loss", "Paper 2: 16 GPUs over one", "all sets"),
+    Panel("p3.scaling", "p3.replicas-as-good", "Paper 3: 50 replicas over one", "fifty"),
 )
-HEIGHT_IN = 3.1
 
 
 def draw_map(results: Mapping[str, Results]) -> bytes | None:
-    """The map as PNG; None if a panel has no exhibit.
+    """The map as PNG, with the panels of which something was run; None if there is none.
 
     Args:
         results: of each paper's largest scale, by paper.
     """
     exhibits = {entry.id: entry for of in results.values() for entry in of.exhibits}
     claims = {entry.id: entry for of in results.values() for entry in of.claims}
-    if not all(panel.exhibit in exhibits for panel in PANELS):
+    run = {id_ for id_, entry in exhibits.items() if any(row.measured for row in entry.rows)}
+    panels = [panel for panel in PANELS if panel.exhibit in run]
+    if not panels:
         return None
     with style.use_style():
-        figure = style.empty_figure(HEIGHT_IN)
-        for axes, panel in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
+        figure = style.empty_figure(3.1)
+        for axes, panel in zip(
+            figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
+        ):
             _draw_panel(axes, panel, exhibits[panel.exhibit], claims[panel.claim])
         return style.render_figure(figure, "png")
 
@@ -61,9 +63,12 @@ def _draw_panel(axes: Any, panel: Panel, exhibit: Exhibit, claim: Claim) -> None
     style.set_log_scale(axes.xaxis)
     for index, (label, rows) in enumerate(series.items()):
         _draw_series(axes, index, label if len(series) > 1 else "runs, 95% interval", rows)
-    axes.set_ylim(_limits(exhibit, panel))
-    _draw_band(axes, claim)
-    style.set_y_title(axes, f"Paper {panel.paper}: {panel.ratio}")
+    axes.margins(0.08, 0.15)
+    limits, band = axes.get_ylim(), claim.parts[0].band or (None, None)
+    ends = (limit if end is None else end for limit, end in zip(limits, band, strict=True))
+    axes.axhspan(*ends, color=COLOURS[4], alpha=0.13, lw=0, label="costs nothing, as claimed")
+    axes.set_ylim(limits)
+    style.set_y_title(axes, panel.title)
     axes.set_xlabel(textwrap.fill(exhibit.axes["x"], 30))
     axes.legend(loc="upper right", fontsize="small", handlelength=1.4)
 
@@ -85,21 +90,3 @@ def _draw_series(axes: Any, index: int, label: str, rows: list[Row]) -> None:
                 float(row.column), row.paper, "D", mfc="white", mec=INK, mew=1.3, ms=6.5, ls="",
                 zorder=5, label="the paper",
             )  # fmt: skip
-
-
-def _draw_band(axes: Any, claim: Claim) -> None:
-    """The band of the claim, within the limits of the axis."""
-    low, high = axes.get_ylim()
-    bottom, top = claim.parts[0].band or (None, None)
-    axes.axhspan(
-        low if bottom is None else max(low, bottom), high if top is None else min(high, top),
-        color=COLOURS[4], alpha=0.13, lw=0, label="costs nothing, as claimed",
-    )  # fmt: skip
-
-
-def _limits(exhibit: Exhibit, panel: Panel) -> tuple[float, float]:
-    """Ends of the y axis: ratios that were measured or printed, and 1."""
-    rows = [row for row in exhibit.rows if panel.series in row.label]
-    values = [1.0, *(ratio for row in rows for ratio in (row.measured, row.paper) if ratio)]
-    room = 0.12 * (max(values) - min(values)) + 0.02
-    return min(values) - room, max(values) + 2 * room

@@ -85,16 +85,16 @@ def use_style() -> Generator[None]:
 
 
 @contextmanager
-def canvas(height_in: float = HEIGHT_IN, panels: int = 1) -> Generator[tuple[Any, ...]]:
+def canvas(panels: int = 1) -> Generator[tuple[Any, ...]]:
     """A figure of a column's width in the house style, then its axes from the top.
 
     Args:
-        height_in: of the first panel; each further one is half as high.
-        panels: number of panels below each other, with one x axis.
+        panels: number of panels below each other, with one x axis; those after the first are half
+            as high.
     """
     with use_style():
         shares = [1.0] + [0.55] * (panels - 1)
-        figure = empty_figure(height_in * sum(shares), COLUMN_IN)
+        figure = empty_figure(HEIGHT_IN * sum(shares), COLUMN_IN)
         axes = figure.subplots(panels, sharex=True, height_ratios=shares, squeeze=False)
         yield (figure, *axes[:, 0])
 

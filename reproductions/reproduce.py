@@ -113,10 +113,7 @@ def _select_makers(
 
 
 def find_published(
-    paper: Paper,
-    subject: Subject,
-    makers: Sequence[Maker[Subject, Exhibit]],
-    folder: Path = PUBLISHED,
+    paper: Paper, subject: Subject, makers: Sequence[Maker[Subject, Exhibit]]
 ) -> tuple[Exhibit, ...]:
     """The published exhibits of makers at the scale and on the kind of corpus.
 
@@ -125,9 +122,8 @@ def find_published(
         subject: the scale and the corpus.
         makers: those that are not made; one that neither searches nor waits for a request at
             this scale has no published exhibit to show.
-        folder: published results, ``PAPER/SCALE/results.json``.
     """
-    path = folder / paper.id / subject.scale / "results.json"
+    path = PUBLISHED / paper.id / subject.scale / "results.json"
     if not path.exists() or (results := read_results(path)).corpus != subject.corpus.name:
         return ()
     notes = {

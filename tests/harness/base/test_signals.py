@@ -81,9 +81,7 @@ def test_a_command_that_is_told_twice_ends_as_one_that_is_told_once():
     assert (process.returncode, out, err) == (130, "mended\n", "interrupted\n")
 
 
-@pytest.fixture(scope="module")
-def interrupted():
-    """A compiled function that returns arrays, and during which Ctrl-C comes."""
+def test_ctrl_c_amid_compiled_code_ends_a_command_and_fails_no_run(capsys, tmp_path):
     send = getattr(ctypes.CDLL(None), "raise")
     send.argtypes, send.restype = [ctypes.c_int], ctypes.c_int
 
@@ -93,25 +91,16 @@ def interrupted():
             send(number)
         return np.zeros(3), np.zeros(3)
 
-    compute(0)
-    return lambda: compute(int(signal.SIGINT))
-
-
-def test_ctrl_c_amid_compiled_code_ends_a_command(interrupted, capsys):
-    with pytest.raises(SystemError):  # so numba hides it
-        interrupted()
-    assert exit_code(interrupted) == 130
-    assert capsys.readouterr().err == "interrupted\n"
-
-
-def test_ctrl_c_amid_compiled_code_is_no_failure_of_a_run(interrupted, tmp_path):
     class Config:
-        execute = staticmethod(lambda store, watch: interrupted())
-
-        def to_dict(self):
-            return {"kind": "test"}
+        execute = staticmethod(lambda store, watch: compute(int(signal.SIGINT)))
+        to_dict = staticmethod(lambda: {"kind": "test"})
 
     store = Store(tmp_path)
+    compute(0)
+    with pytest.raises(SystemError):  # so numba hides it
+        run(Config(), store)
+    assert exit_code(lambda: run(Config(), store)) == 130
+    assert capsys.readouterr().err == "interrupted\n"
     with pytest.raises(KeyboardInterrupt), keep_faults(Config(), store, keeps_faults=True):
         run(Config(), store)
     assert not [*store.runs()]
