@@ -35,6 +35,7 @@ from harness.store.archive import ARCHIVE, read_archive, write_archive
 from harness.store.files import write_bytes
 from reports import PUBLISHED, provenance
 from reproductions.paper import (
+    DEVELOPMENT,
     Arms,
     Finished,
     Paper,
@@ -111,6 +112,10 @@ def describe_facts(
 ) -> dict[str, Any]:
     """Facts of a report: its reference, the program, and its runs, of which some were there."""
     registration = paper.registration
+    # Development runs chose the settings, and no verdict rests on them.
+    judged = [
+        run for group in runs.values() for run in group if run.config.get("seed") != DEVELOPMENT
+    ]
     return {
         "reference": {**paper.reference, "held_against": paper.held_against},
         **program,
@@ -118,11 +123,7 @@ def describe_facts(
         "wall_s": round((datetime.now(UTC) - started).total_seconds(), 1),
         "started": started.isoformat(timespec="seconds"),
         **comparison.describe_runs(runs, before),
-    } | (
-        {REGISTRATION: registration.compare(chain.from_iterable(runs.values()))}
-        if registration
-        else {}
-    )
+    } | ({REGISTRATION: registration.compare(judged)} if registration else {})
 
 
 def publish_curve(scaling: Scaling, out: Path, there: Path) -> int:

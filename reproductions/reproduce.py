@@ -131,12 +131,11 @@ def find_published(
         for maker in makers
         if maker.searches or subject.scale in maker.on_request
     }
-    exhibits = [exhibit for exhibit in results.exhibits if exhibit.id in notes]
     # The published report may have the line from the one before it.
-    texts = [exhibit.note.removeprefix(notes[exhibit.id]).strip() for exhibit in exhibits]
     return tuple(
-        replace(exhibit, note=f"{notes[exhibit.id]} {text}".rstrip())
-        for exhibit, text in zip(exhibits, texts, strict=True)
+        replace(exhibit, note=f"{note} {exhibit.note.removeprefix(note).strip()}".rstrip())
+        for exhibit in results.exhibits
+        if (note := notes.get(exhibit.id))
     )
 
 

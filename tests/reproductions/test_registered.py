@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,8 @@ from harness.judge.parts import correct_verdicts
 from harness.judge.results import Claim, Exhibit
 from harness.store import Store
 from reproductions.command import PAPERS
-from reproductions.paper import Paper, Subject
+from reproductions.curve_runs import describe_facts
+from reproductions.paper import DEVELOPMENT, Paper, Subject
 from reproductions.registered import Registration
 from reproductions.reproduce import Request, execute_share
 from tests.reproductions.book import SUBJECTS, Book
@@ -101,7 +103,7 @@ def test_runs_keep_the_digest_of_their_beginning_and_a_report_counts_others(tmp_
         return [request.store.load(identity({"seed": seed})) for seed in seeds]
 
     paper = paper_in(tmp_path)
-    execute(paper, (1,))
+    tuned = execute(paper, (1, DEVELOPMENT))
     (run,) = execute(paper_in(tmp_path), (1,))
     digest = hashlib.sha256(CURVE.encode()).hexdigest()
     assert run.provenance["under"]["registration"] == digest
@@ -110,8 +112,9 @@ def test_runs_keep_the_digest_of_their_beginning_and_a_report_counts_others(tmp_
     assert paper.registration.compare([run]) == f"{line}{digest}"
     changed = paper_in(tmp_path, CURVE.replace("1.08", "1.10"))
     runs = execute(changed, (1, 2))
-    told = changed.registration.compare(runs)
-    assert told == f"{line}{changed.registration.digest}; 1 of 2 runs were begun under another"
+    told = describe_facts(changed, "cpu", {}, datetime.now(UTC), {"a": [tuned[1], *runs]}, set())
+    line += f"{changed.registration.digest}; 1 of 2 runs were begun under another"
+    assert told["registration"] == line
     assert replace(paper, folder=None).registration is None
 
 
