@@ -178,8 +178,8 @@ def _checked(request, monkeypatch):
     run, change = simulation._run, simulation.change
     messages, travel = all_reduce._run, client_sampling.travel
 
-    def checked_run(self, limits):
-        for part in run(self, limits):
+    def checked_run(self, limits, most):
+        for part in run(self, limits, most):
             if type(self.protocol).__module__.startswith("harness."):
                 check_timeline(part, **rules_of(self))
                 if self.version == limits.version and len(part.folds):

@@ -87,7 +87,7 @@ class KernelCache(NullCache):
         root = folder()
         if root is None or not self._is_stored:
             return None
-        kinds = [format_type(kind) for kind in arguments]
+        kinds = [str(kind) for kind in arguments]
         versions = (sys.implementation.cache_tag, numba.__version__, np.__version__)
         key = repr((self._identity, kinds, codegen.magic_tuple(), versions))
         return root / f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}{SUFFIX}"
@@ -213,19 +213,6 @@ _HOUSE = Path(__file__).parents[1]
 
 _SHARED = digest_sources(_HOUSE / "kernels"), digest_sources(_HOUSE / "simulator", "**/*.py")
 """Digests of the way of compiling and of what every package's kernels call."""
-
-
-def format_type(kind: Any) -> str:
-    """Text of an argument's type, with the names of a tuple's fields."""
-    if isinstance(kind, TuplePointer):
-        return f"lent {format_type(kind.content)}"
-    if isinstance(kind, types.BaseNamedTuple):
-        fields = zip(kind.fields, kind.types, strict=True)
-        inner = ", ".join(f"{name}={format_type(part)}" for name, part in fields)
-        return f"{kind.instance_class.__qualname__}({inner})"
-    if isinstance(kind, types.BaseTuple):
-        return f"({', '.join(map(format_type, kind))})"
-    return str(kind)
 
 
 class TuplePointer(types.Type):

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import numba
-import numpy as np
 import pytest
 
-from harness.kernels.cache import format_type
 from harness.kernels.compiling import callable_part
 
 
@@ -86,19 +81,3 @@ def test_another_folder_finds_the_same_kernel(package, computed, tmp_path_factor
     package.rename(elsewhere)
     package.symlink_to(elsewhere)  # the kept kernels are still where they were
     assert computed() == ("31", "")
-
-
-def test_tuples_whose_fields_changed_places_are_told_apart():
-    def state(fields):
-        kind = NamedTuple("State", [(name, float) for name in fields])
-        return format_type(numba.typeof(kind(1.0, 2.0)))
-
-    assert state(["a", "b"]) != state(["b", "a"])
-    assert state(["a", "b"]) == state(["a", "b"])
-
-
-def test_records_whose_fields_changed_places_are_told_apart():
-    def rows(fields):
-        return format_type(numba.typeof(np.zeros(1, [(name, np.float64) for name in fields])))
-
-    assert rows(["a", "b"]) != rows(["b", "a"])

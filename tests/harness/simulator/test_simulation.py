@@ -186,3 +186,13 @@ def test_a_segment_just_before_a_drain_hands_out_no_more_than_the_drain_needs(si
 def test_fewer_minibatches_than_folds_are_refused(simulate):
     with pytest.raises(ValueError, match="3 minibatches cannot make 4 folds"):
         simulate(4, **BUSY).advance(folds=4, handing_out=3)
+
+
+def test_a_segment_of_known_length_is_one_part(simulate, monkeypatch):
+    """Unlike `parts`, of which each is shown as it ends."""
+    rooms, advance = [], ParameterServer.advance
+    monkeypatch.setattr(ParameterServer, "advance", lambda *at: rooms.append(at) or advance(*at))
+    whole = simulate(2, **BUSY).advance(folds=200_000)
+    assert len(rooms) == 1
+    assert concat([*simulate(2, **BUSY).parts(folds=200_000)]).sha256() == whole.sha256()
+    assert len(rooms) > 3
