@@ -35,11 +35,7 @@ def row_of_claim(claim: Claim, words: Words, reason: str = "", bad: Collection[s
         "statistic": claim.statistic,
         "verdict": claim.verdict,
         "place": "certain" if claim.cannot_fail else "cannot" if claim.here == "unclear" else "can",
-        "survives": ""
-        if claim.corrected is None
-        else "yes"
-        if claim.corrected == claim.here
-        else "no",
+        "survives": {None: "", claim.here: "yes"}.get(claim.corrected, "no"),
         "flag": bad_runs > 0,
         "matters": _tell_what_matters(claim, words),
         "why": explain_bearing(claim, words),

@@ -194,14 +194,14 @@ def _describe_runs(runs: Sequence[Line]) -> str:
 
 def _exhibit(exhibit: Exhibit, bad: Collection[str], words: Words, joined: bool) -> Data:
     image = next((file for file in exhibit.files if file.endswith(".svg")), "")
-    curve = exhibit.curve
+    curve, caption = exhibit.curve, figures.caption(exhibit) if image else ""
     rows = exhibit.rows if not image and curve is None else ()
     table = tables.grid(rows, bad, exhibit.simulated) if rows else None
     is_absent = not image and "file" in exhibit.draw
     notes = (
         exhibit.note,
         "" if curve is None else extrapolation.describe_laws(curve),
-        figures.caption(exhibit) if image else "",
+        caption,
         table.remark if table else "",
         tell_bad_runs(len({run for row in exhibit.rows for run in row.runs if run in bad})),
         f"Not drawn: {exhibit.draw['file']} is not beside these results." if is_absent else "",
@@ -210,6 +210,7 @@ def _exhibit(exhibit: Exhibit, bad: Collection[str], words: Words, joined: bool)
         "id": exhibit.id,
         "label": exhibit.paper_label or exhibit.id,
         "title": exhibit.title,
+        "caption": caption,
         "note": " ".join(filter(None, notes)),
         "aside": table is not None
         and (exhibit.paper_label == BEYOND or (joined and exhibit.paper_label.startswith("Table"))),

@@ -120,13 +120,13 @@ def wall_time(facts: Mapping[str, Any]) -> str:
     )
     parts: list[str] = []
     if isinstance(busy, int | float):
-        parts.append(f"the runs {numbers.duration(busy)} of a processor")
+        parts.append(f"runs: {numbers.duration(busy)} of a processor")
     elif isinstance(together, int | float):
-        parts.append(f"the runs {numbers.duration(together)} one by one")
+        parts.append(f"runs: {numbers.duration(together)} one by one")
     if isinstance(wall, int | float):
-        reuse = f" ({reused} runs were there)" if reused else ""
-        parts.append(f"this command {numbers.duration(wall)}{reuse}")
-    return ", ".join(parts)
+        reuse = f", with {reused} runs finished before" if reused else ""
+        parts.append(f"this command: {numbers.duration(wall)}{reuse}")
+    return "; ".join(parts)
 
 
 def _fact(facts: Mapping[str, Any], key: str) -> str:

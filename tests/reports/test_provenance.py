@@ -11,17 +11,16 @@ def test_a_setting_whose_seeds_share_a_run_is_named_once():
 
 
 def test_the_time_of_runs_stands_before_that_of_the_command():
-    assert wall_time({"wall_s": 5}) == "this command 5 s"
+    assert wall_time({"wall_s": 5}) == "this command: 5 s"
     facts = {"wall_s": 5, "runs_s": 1260, "reused": 3}
-    assert wall_time(facts) == (
-        "the runs 21 min 0 s one by one, this command 5 s (3 runs were there)"
-    )
+    told = "runs: 21 min 0 s one by one; this command: 5 s, with 3 runs finished before"
+    assert wall_time(facts) == told
     assert wall_time({}) == ""
 
 
 def test_processor_time_is_told_where_every_run_kept_it():
     facts = {"wall_s": 5, "runs_s": 1260, "runs_processor_s": 600}
-    assert wall_time(facts) == "the runs 10 min 0 s of a processor, this command 5 s"
+    assert wall_time(facts) == "runs: 10 min 0 s of a processor; this command: 5 s"
 
 
 def test_what_a_search_for_the_largest_rate_tried_is_no_failure(make, tmp_path):
