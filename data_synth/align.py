@@ -1,8 +1,4 @@
-"""Forced alignment from transcripts: Gaussian state models, Viterbi training, whole sentences.
-
-Isolated words begin with a flat start, then Viterbi training of Gaussian states follows.
-Realignment takes any scores: those of Gaussians here, or a network's log posterior minus log
-prior later.
+"""Forced alignment from transcripts: Gaussian state models, and the search for the best path.
 
 Mixtures are one model of many voices: every call of ``refit`` splits the heaviest Gaussians until
 there are as many as wanted, then re-estimates by expectation and maximisation (as in The HTK Book
@@ -23,7 +19,6 @@ import numpy as np
 from data_synth.corpus import Utterances
 from harness.acoustics.decoder import EVERYTHING, decode
 from harness.acoustics.graph import Graph, transcript_graph
-from harness.acoustics.hmm import align
 from harness.acoustics.language_model import LanguageModel, Lexicon, train
 from harness.acoustics.lattice import BestPath
 
@@ -50,11 +45,6 @@ class Gaussians:
         return -0.5 * (distance + constant)
 
 
-def chain_of(words: tuple[str, ...], lexicon: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """The states of a transcript from left to right, without silence."""
-    return tuple(state for word in words for state in lexicon[word])
-
-
 def equal_parts(frames: int, chain: tuple[int, ...]) -> np.ndarray:
     """A flat start: the chain's states share the frames as evenly as can be, int32 [frames]."""
     return np.asarray(chain, np.int32)[np.arange(frames) * len(chain) // frames]
@@ -73,72 +63,10 @@ def flat_start(
     """
     out: list[np.ndarray] = []
     for frames, words in zip(utterances.frames.tolist(), utterances.words, strict=True):
-        chain = chain_of(words, lexicon)
+        chain = tuple(state for word in words for state in lexicon[word])
         full = (*silence, *chain, *silence)
         out.append(equal_parts(frames, full if len(full) <= frames else chain))
     return np.concatenate(out)
-
-
-def realign(
-    utterances: Utterances,
-    lexicon: Mapping[str, tuple[int, ...]],
-    silence: tuple[int, ...],
-    loglik: Callable[[int, int], np.ndarray],
-) -> tuple[np.ndarray, float]:
-    """Best targets of every utterance under the given scores.
-
-    Args:
-        utterances: table of the utterances to align.
-        lexicon: word -> chain of states.
-        silence: states that may stand at either end of an utterance.
-        loglik: (first row, rows) -> float [rows, n_targets].
-
-    Returns:
-        int32 [frames of all the utterances, in their order], and the mean score of a frame.
-    """
-    targets: list[np.ndarray] = []
-    total = 0.0
-    rows = zip(utterances.start.tolist(), utterances.frames.tolist(), strict=True)
-    for (start, frames), words in zip(rows, utterances.words, strict=True):
-        path, score = align(loglik(start, frames), chain_of(words, lexicon), silence)
-        targets.append(path)
-        total += score
-    return np.concatenate(targets), total / utterances.total_frames
-
-
-def viterbi_training(
-    features: np.ndarray,
-    utterances: Utterances,
-    lexicon: Mapping[str, tuple[int, ...]],
-    silence: tuple[int, ...],
-    n_targets: int,
-    rounds: int,
-) -> tuple[Mixtures, list[float]]:
-    """Gaussian states from transcripts: fit to a flat start, then realign and refit.
-
-    Args:
-        features: float [all frames, dim]; the utterances' rows are used.
-        utterances: the training set.
-        lexicon: word -> chain of states.
-        silence: states that may stand at either end of an utterance.
-        n_targets: number of HMM states.
-        rounds: realignments.
-
-    Returns:
-        Single Gaussians, and the mean log-likelihood of a frame after each round: it never
-        falls, but for the variance floor (segmental k-means; Juang and Rabiner 1990).
-    """
-    pieces = zip(utterances.start.tolist(), utterances.frames.tolist(), strict=True)
-    rows = np.concatenate([features[start : start + frames] for start, frames in pieces])
-    model = refit(rows, flat_start(utterances, lexicon, silence), n_targets)
-    history: list[float] = []
-    for _ in range(rounds):
-        targets, score = realign(
-            utterances, lexicon, silence, lambda s, n, m=model: m.loglik(features[s : s + n])
-        )
-        history.append(score)
-        model = refit(rows, targets, n_targets)
-    return model, history
 
 
 LEAST_FRAMES = 50  # that a component is estimated from

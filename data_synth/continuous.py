@@ -15,6 +15,8 @@ chunks of any size, and none of it need be stored.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from data_synth import invented_language
-from data_synth.corpus import Card, Corpus
+from data_synth.corpus import Card, Corpus, join
 from data_synth.invented_language import (
     SILENCE_STATES,
     STATES_A_PHONE,
@@ -33,7 +35,9 @@ from data_synth.invented_language import (
     invent_bigram,
     make_speech,
     phone_name,
+    table_of,
 )
+from data_synth.storage import progress_counter
 from data_synth.tree import SILENCE, Node, Tree, expand_lexicon
 from harness.base.seeds import stream
 
@@ -49,6 +53,9 @@ MAKERS = (
 
 # States, int64 [n], frames in each, int64 [n], and displacements, float64 [n, dims].
 Visits = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+Drawn = tuple[np.ndarray, np.ndarray, int, tuple[str, ...], np.random.Generator]
+"""Articulatory aims, targets, speaker, words, and the random numbers for the sound."""
 
 FIRST_CHARACTER = 0x4E00  # where the common Chinese characters begin in Unicode
 
@@ -208,16 +215,22 @@ class Maker(SpeechMaker):
         still = np.zeros((SILENCE_STATES, self.recipe.articulation + 1))
         return np.arange(SILENCE_STATES), stays, still
 
-    def utterance(self, split: str, index: int) -> Spoken:
-        """Utterance ``index`` of a split, a sentence."""
+    def draw(self, split: str, index: int) -> Drawn:
+        """Utterance ``index`` of a split, a sentence, before it sounds."""
         condition = self.conditions[split]
         speech_of = condition.speech_of or split
         rng = stream(self.recipe.seed, f"continuous {speech_of}", index)
         words, speaker = self.text.sentence(rng), self.speaker(speech_of, rng)
-        voice = self.voice(speaker, condition.speaker)
         aims, targets = self.aims(words, condition.hurry, rng)
+        return aims, targets, speaker, tuple(self.words[w] for w in words), rng
+
+    def utterance(self, split: str, index: int) -> Spoken:
+        """Utterance ``index`` of a split."""
+        aims, targets, speaker, words, rng = self.draw(split, index)
+        condition = self.conditions[split]
+        voice = self.voice(speaker, condition.speaker)
         features = self.sound(voice, aims, condition.snr_db, rng, condition.channel)
-        return features, targets, speaker, tuple(self.words[w] for w in words)
+        return features, targets, speaker, words
 
 
 def make(
@@ -226,6 +239,46 @@ def make(
     """The corpus of a recipe, from the cache or newly made."""
     maker = partial(Maker, recipe, name)
     return make_speech(maker, recipe, MAKERS, f"{name}-{scale}", cache, progress)
+
+
+FORMAT = 2
+"""Version of speech that is never stored; raised when a recipe no longer gives the same speech."""
+
+
+def make_as_needed(
+    name: str, recipe: Recipe, scale: str, *, cache: Path, progress: Callable[[str], None]
+) -> Corpus:
+    """As `make`, but training speech is made where it is needed; words and targets are made here.
+
+    It is the speech that `make` stores, 1 to 2 ms of one core an utterance.
+    """
+    without = dataclasses.replace(recipe, train=0)
+    stored = make(name, without, scale, cache=cache, progress=progress)
+    maker = Maker(recipe, name)
+    tell = progress_counter(progress, f"{name} corpus", recipe.train, "training utterances drawn")
+    rows: list[tuple[np.ndarray, int, tuple[str, ...]]] = []
+    for index in range(recipe.train):
+        rows.append(maker.draw("train", index)[1:4])
+        tell(index + 1)
+    labels, speakers, words = zip(*rows, strict=True)
+    table, targets = table_of("train", 0, labels, speakers, words), np.concatenate(labels)
+    content = {
+        "stored": stored.fingerprint,
+        "targets": hashlib.sha256(targets.data).hexdigest(),
+        "recipe": dataclasses.asdict(recipe),
+        "format": FORMAT,
+    }
+
+    def sound(numbers: np.ndarray) -> np.ndarray:
+        return np.concatenate([maker.utterance("train", i)[0] for i in numbers.tolist()])
+
+    return dataclasses.replace(
+        stored,
+        targets=np.concatenate([stored.targets, targets]),
+        utterances=join([stored.utterances, table.shifted(len(stored.features))]),
+        speech=sound,
+        stored_fingerprint=hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
+    )
 
 
 KMEANS_ROUNDS = 20

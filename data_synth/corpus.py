@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -115,28 +115,8 @@ def digest(card: Card, utterances: Utterances, features: str, targets: str) -> s
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-class Made(NamedTuple):
-    """Frames of some utterances on a device, one after another.
-
-    Attributes:
-        features: float32 tensor [N, dim].
-        targets: int64 tensor [N].
-    """
-
-    features: Any
-    targets: Any
-
-
-class MakesSpeech(Protocol):
-    """Training speech that is a function of the utterance's number; see ``made.speech``."""
-
-    def on(self, device: str) -> MakesSpeech:
-        """The same, made on another device."""
-        ...
-
-    def make(self, numbers: np.ndarray) -> Made:
-        """Some utterances, int64 [U], in the order given."""
-        ...
+MakesSpeech = Callable[[np.ndarray], np.ndarray]
+"""Function from numbers of training utterances, int64 [U], to their features, float32 [N, dim]."""
 
 
 @dataclass(frozen=True, eq=False)

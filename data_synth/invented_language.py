@@ -8,7 +8,7 @@ sentence's length is drawn apart.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -216,6 +216,25 @@ Spoken = tuple[np.ndarray, np.ndarray, int, tuple[str, ...]]
 """Features float32 [frames, 3 * cepstra], targets int32 [frames], speaker and words."""
 
 
+def table_of(
+    split: str,
+    first: int,
+    targets: Sequence[np.ndarray],
+    speakers: Sequence[int],
+    words: Sequence[tuple[str, ...]],
+) -> Utterances:
+    """Table of the utterances of a split from number ``first`` on; see `Spoken`."""
+    frames = np.array([len(part) for part in targets], np.int64)
+    return Utterances(
+        id=np.array([f"{split}-{i:07d}" for i in range(first, first + len(frames))]),
+        speaker=np.array([f"speaker-{s:04d}" for s in speakers]),
+        split=np.full(len(frames), split),
+        start=np.cumsum(frames) - frames,
+        frames=frames,
+        words=tuple(words),
+    )
+
+
 class SpeechMaker(ABC):
     """Makes any utterance of a recipe: words and aims are drawn by a kind of corpus, then sound."""
 
@@ -265,15 +284,7 @@ class SpeechMaker(ABC):
         """Utterances ``first`` to ``last - 1`` of a split."""
         spoken = [self.utterance(split, i) for i in range(first, last)]
         features, targets, speakers, words = zip(*spoken, strict=True)
-        frames = np.array([len(t) for t in targets], np.int64)
-        table = Utterances(
-            id=np.array([f"{split}-{i:07d}" for i in range(first, last)]),
-            speaker=np.array([f"speaker-{s:04d}" for s in speakers]),
-            split=np.full(len(spoken), split),
-            start=np.cumsum(frames) - frames,
-            frames=frames,
-            words=words,
-        )
+        table = table_of(split, first, targets, speakers, words)
         return Chunk(np.concatenate(features), np.concatenate(targets), table)
 
     def chunks(self, utterances: int = 200) -> Iterator[Chunk]:
@@ -363,15 +374,10 @@ class Bigram:
         return tuple(words)
 
 
-def edges_of(weights: np.ndarray) -> np.ndarray:
-    """Cumulative probabilities that separate the indices in (0, 1), float64 [indices - 1]."""
-    edges = np.cumsum(weights)
-    return edges[:-1] / edges[-1]
-
-
 def _draw(weights: np.ndarray, uniform: np.ndarray) -> np.ndarray:
     """Indices drawn by weight: the inverse of the cumulative distribution at ``uniform``."""
-    return np.searchsorted(edges_of(weights), uniform, side="right")
+    edges = np.cumsum(weights)
+    return np.searchsorted(edges[:-1] / edges[-1], uniform, side="right")
 
 
 def invent_bigram(seed: int, words: int, manner: Manner) -> Bigram:

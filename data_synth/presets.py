@@ -73,7 +73,7 @@ SIZES: Mapping[str, Mapping[str, Size]] = {
 ``conversational`` keeps, overnight too, paper 2's 2.7 frames a parameter."""
 
 MADE = ("gpu", "paper")
-"""Scales with training speech that is generated and never stored: ``data_synth.made``."""
+"""Scales with training speech that is generated and never stored."""
 
 # What all share: neighbours matter, and a phone is said in ways that no plane parts from
 # the other phones'.
@@ -182,11 +182,8 @@ def maker_of(name: str) -> Callable[..., Corpus]:
     """The function that makes a preset's corpus, with the signature of ``data_synth.CORPORA``."""
 
     def make(scale: str, *, seed: int, cache: Path, progress: Callable[[str], None]) -> Corpus:
+        making = continuous.make_as_needed if scale in MADE else continuous.make
         sized = recipe(name, scale, seed)
-        if scale not in MADE:
-            return continuous.make(name, sized, scale, cache=cache, progress=progress)
-        from data_synth.made import speech  # torch, which stored speech does without
-
-        return speech.make(name, sized, scale, cache=cache, progress=progress)
+        return making(name, sized, scale, cache=cache, progress=progress)
 
     return make

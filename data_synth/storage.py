@@ -163,7 +163,7 @@ def _chunks_of(corpus: Corpus) -> Iterator[Chunk]:
         return
     for at in range(stored, len(table), MADE_AT_ONCE):
         part = table.take(np.arange(at, min(at + MADE_AT_ONCE, len(table))))
-        features = corpus.speech.make(np.arange(at, at + len(part)) - stored).features.numpy()
+        features = corpus.speech(np.arange(at, at + len(part)) - stored)
         begin = int(part.start[0])
         yield Chunk(features, corpus.targets[begin:][: len(features)], part.shifted(-begin))
 

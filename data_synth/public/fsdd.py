@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_synth.align import realign, viterbi_training
+from data_synth.align import Aligner, flat_start, refit
 from data_synth.corpus import Corpus, Utterances, join
 from data_synth.features import utterance_features
 from data_synth.public.fetching import Source, how_to_get, manifest_sha256
@@ -212,13 +212,24 @@ def refuse_short(recipe: Recipe, folder: Path, table: Utterances, blocks: list[n
 def align_splits(
     recipe: Recipe, features: np.ndarray, table: Utterances, progress: Callable[[str], None]
 ) -> Corpus:
-    """Targets for all splits: models from ``train``; ``noise`` takes over those of ``clean``."""
+    """Targets for all splits: models from ``train``; ``noise`` takes over those of ``clean``.
+
+    Segmental k-means (Juang and Rabiner 1990) from a flat start: single Gaussians of the aligned
+    frames, in turns with alignments by them.
+    """
     lexicon, silence = recipe.lexicon(), tuple(range(recipe.silence_states))
     n_targets = recipe.silence_states + recipe.word_states * len(DIGITS)
     train, heard = table.take(table.split == "train"), table.take(table.split != "noise")
-    model, history = viterbi_training(features, train, lexicon, silence, n_targets, recipe.rounds)
-    progress(f"fsdd: aligned, log-likelihood of a frame {history[0]:.2f} -> {history[-1]:.2f}")
-    targets, _ = realign(heard, lexicon, silence, lambda s, n: model.loglik(features[s : s + n]))
+    aligner, rows = Aligner(lexicon, silence), features[: train.total_frames]
+    targets, scores = flat_start(train, lexicon, silence), list[float]()
+    for table_of_round in (*[train] * recipe.rounds, heard):
+        model = refit(rows, targets, n_targets)
+        aligned = aligner.align_all(
+            table_of_round, lambda s, n, model=model: model.loglik(features[s : s + n])
+        )
+        targets = aligned.targets
+        scores.append(aligned.score)
+    progress(f"fsdd: aligned, log-likelihood of a frame {scores[0]:.2f} -> {scores[-2]:.2f}")
     clean = targets[len(targets) - heard.take(heard.split == "clean").total_frames :]
     return Corpus("fsdd", features, np.concatenate([targets, clean]), table, lexicon, silence)
 

@@ -1,8 +1,9 @@
-"""Left-to-right hidden Markov models: forced alignment and scoring of single words.
+"""Left-to-right hidden Markov models: scoring of single words.
 
 A path runs through a chain of states from the first to the last; each frame it stays or
-advances by one. Transitions have weight 0 here: with a few frames per state the acoustic
-scores decide. Decoding graphs can weight them with ``stay_probabilities``.
+advances by one; silence at either end may be left out. Transitions have weight 0 here: with a few
+frames per state the acoustic scores decide. Decoding graphs can weight them with
+``stay_probabilities``.
 """
 
 from __future__ import annotations
@@ -13,62 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.acoustics.compiling import kernel
-
-
-@kernel
-def _align(scores: np.ndarray, skippable: int) -> tuple[np.ndarray, float]:
-    """Best path over the columns of [frames, positions] scores.
-
-    The first and the last ``skippable`` positions may be left out (all or none of each end).
-    Returns the position in every frame and the path's score, -inf if no path fits.
-    """
-    frames, positions = scores.shape
-    best = np.full(positions, -np.inf)
-    came = np.zeros((frames, positions), np.bool_)
-    best[0] = scores[0, 0]
-    best[skippable] = scores[0, skippable]
-    for t in range(1, frames):
-        # from the last position down: best[j - 1] is still the previous frame's
-        for j in range(positions - 1, -1, -1):
-            stay = best[j]
-            advance = best[j - 1] if j > 0 else -np.inf
-            came[t, j] = advance > stay
-            best[j] = max(stay, advance) + scores[t, j]
-    end = positions - 1
-    if best[end - skippable] > best[end]:
-        end -= skippable
-    path = np.empty(frames, np.int64)
-    position = end
-    for t in range(frames - 1, -1, -1):
-        path[t] = position
-        if came[t, position]:
-            position -= 1
-    return path, float(best[end])
-
-
-def align(
-    loglik: np.ndarray, states: Sequence[int], silence: Sequence[int] = ()
-) -> tuple[np.ndarray, float]:
-    """Viterbi alignment: the best path through a chain of states.
-
-    Ties are resolved by staying.
-
-    Args:
-        loglik: float [frames, n_targets], log-likelihood of each frame in each state.
-        states: the chain, e.g. a word's entry in the lexicon.
-        silence: states that may precede and follow the chain, all or none at each end.
-
-    Returns:
-        The target of every frame, int32 [frames], and the sum of their log-likelihoods.
-
-    Raises:
-        ValueError: there are fewer frames than states, or no states.
-    """
-    chain = np.array([*silence, *states, *silence], np.int64)
-    if not 0 < len(states) <= len(loglik):
-        raise ValueError(f"{len(loglik)} frames cannot pass {len(states)} states")
-    path, score = _align(np.asarray(loglik, np.float64)[:, chain], len(silence))
-    return chain[path].astype(np.int32), float(score)
 
 
 @dataclass(frozen=True, eq=False)

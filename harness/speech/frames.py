@@ -81,7 +81,7 @@ class MadeFrames:
     def __init__(
         self, corpus: Corpus, speech: MakesSpeech, device: str, room: int | None = None
     ) -> None:
-        self._stored, self._speech = FramesOnDevice.from_corpus(corpus, device), speech.on(device)
+        self._stored, self._speech = FramesOnDevice.from_corpus(corpus, device), speech
         self._train, self._context = corpus.split("train"), corpus.context
         self._targets, self._blocks = corpus.targets, Blocks.from_utterances(self._train)
         # the ends of a block's utterances are repeated
@@ -123,14 +123,9 @@ class MadeFrames:
         begin = number * BLOCK
         numbers = np.arange(begin, min(begin + BLOCK, len(self._train)))
         frames, row = self._train.frames[numbers], self._blocks.start[number]
-        features = self._speech.make(numbers).features
-        longer = longer_rows(np.cumsum(frames) - frames, frames, self._context)
-        targets = self._targets[row : row + frames.sum()].astype(np.int64)
-        longer, before, targets = (
-            upload(torch.as_tensor(part), self.device)
-            for part in (longer, splice_offsets(frames, self._context), targets)
-        )
-        return FramesOnDevice(features[longer], before, targets, self._context)
+        targets, start = self._targets[row : row + frames.sum()], np.cumsum(frames) - frames
+        parts = self._speech(numbers), targets, start, frames
+        return FramesOnDevice.from_arrays(*parts, self._context, str(self.device))
 
 
 def room_on(device: str) -> int:

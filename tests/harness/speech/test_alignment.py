@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from harness.acoustics.hmm import align
+from data_synth.align import Aligner
 from harness.base.errors import UserError
 from harness.experiment.run import run as execute
 from harness.networks.feedforward import Dnn, Layout
@@ -39,11 +39,11 @@ def test_the_paths_are_those_of_a_search_through_each_word_s_chain(corpus, confi
     found = compute_forced_targets(net, model, corpus, rule)
     train = corpus.split("train")
     prior = np.log(np.bincount(corpus.targets[: train.total_frames], minlength=5))
-    every = corpus.utterances
+    every, aligner = corpus.utterances, Aligner(corpus.lexicon, ())
     for first, length, words in zip(every.start, every.frames, every.words, strict=True):
         rows = slice(first, first + length)
         scores = corpus.features[rows] @ weight.T + bias - prior
-        assert (found[rows] == align(scores, corpus.lexicon[words[0]])[0]).all()
+        assert (found[rows] == aligner.align(words, scores).targets).all()
     assert found.dtype == np.int32
     assert 0.0 < target_change_rate(corpus, found, "train") < 0.2
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from data_synth.made import speech as made_corpus
+from data_synth.continuous import make_as_needed
 from data_synth.presets import recipe
 from harness.acoustics.rbm import Recipe
 from harness.algorithms.averaging import ModelAveraging
@@ -35,13 +35,13 @@ def corpus(tmp_path_factory):
     few = tuple(replace(c, utterances=4) for c in plain.conditions)
     small = replace(plain, train=UTTERANCES, dev=4, conditions=few, lm_sentences=50)
     folder = tmp_path_factory.mktemp("corpora")
-    return made_corpus.make("voice", small, "gpu", cache=folder, progress=lambda line: None)
+    return make_as_needed("voice", small, "gpu", cache=folder, progress=lambda line: None)
 
 
 @pytest.fixture(scope="module")
 def stored(corpus):
     """The same corpus with its training features in memory."""
-    features = corpus.speech.make(np.arange(UTTERANCES)).features.numpy()
+    features = corpus.speech(np.arange(UTTERANCES))
     whole = np.concatenate([corpus.features, features])
     return replace(corpus, features=whole, speech=None)
 

@@ -7,7 +7,7 @@ import pytest
 
 from data_synth import continuous, presets
 from data_synth.continuous import Maker
-from data_synth.made import speech as made
+from data_synth.corpus import frame_edges
 from data_synth.presets import PRESETS, recipe
 from data_synth.storage import load, save
 
@@ -25,20 +25,20 @@ def small():
 
 @pytest.fixture(scope="module")
 def found(small, tmp_path_factory):
-    return made.make(
-        "conversational", small, "gpu", cache=tmp_path_factory.mktemp("c"), progress=silent
-    )
+    folder = tmp_path_factory.mktemp("c")
+    return continuous.make_as_needed("conversational", small, "gpu", cache=folder, progress=silent)
 
 
-def test_development_and_test_sets_are_those_of_the_stored_corpus(small, found, tmp_path):
+def test_its_speech_is_that_of_the_stored_corpus(small, found, tmp_path):
     whole = continuous.make("conversational", small, "gpu", cache=tmp_path, progress=silent)
-    for split in ("dev", *whole.tests):
+    for split in ("train", "dev", *whole.tests):
         theirs, own = whole.split(split), found.split(split)
         assert own.words == theirs.words
         assert own.speaker.tolist() == theirs.speaker.tolist()
-        for a, b in zip(theirs.start, own.start, strict=True):
-            n = int(theirs.frames[0])
-            assert (whole.features[a : a + n] == found.features[b : b + n]).all()
+        rows, ours = frame_edges(theirs)[0], frame_edges(own)[0]
+        assert (whole.targets[rows] == found.targets[ours]).all()
+        stored = found.speech(np.arange(30)) if split == "train" else found.features[ours]
+        assert (whole.features[rows] == stored).all()
     assert (found.lexicon, found.lm_text, found.tree) == (whole.lexicon, whole.lm_text, whole.tree)
 
 
@@ -47,9 +47,6 @@ def test_training_utterances_are_the_last_rows_and_no_features_are_stored(found)
     assert len(train) == 30
     assert int(train.start[0]) == len(found.features)
     assert len(found.targets) == len(found.features) + train.total_frames
-    wanted = found.speech.make(np.arange(30))
-    assert (wanted.targets.numpy() == found.targets[train.start[0] :]).all()
-    assert len(wanted.features) == train.total_frames
 
 
 def test_people_of_training_are_heard_nowhere_else(found):
@@ -58,9 +55,8 @@ def test_people_of_training_are_heard_nowhere_else(found):
 
 
 def test_a_fingerprint_knows_what_training_speech_is_made_of(small, found, tmp_path):
-    other = made.make(
-        "conversational", replace(small, wobble=0.41), "gpu", cache=tmp_path, progress=silent
-    )
+    recipe = replace(small, wobble=0.41)
+    other = continuous.make_as_needed("c", recipe, "gpu", cache=tmp_path, progress=silent)
     assert other.fingerprint != found.fingerprint
     assert (other.targets[-100:] == found.targets[-100:]).all()  # only the sound is another
 
@@ -70,8 +66,7 @@ def test_asked_to_it_is_stored_after_all(found, tmp_path):
     whole = load(tmp_path / "whole")
     assert (whole.targets == found.targets).all()
     assert whole.utterances.plain() == found.utterances.plain()
-    wanted = found.speech.make(np.arange(30)).features.numpy()
-    assert (whole.features[len(found.features) :] == wanted).all()
+    assert (whole.features[len(found.features) :] == found.speech(np.arange(30))).all()
 
 
 @pytest.mark.sampled(3)
@@ -89,7 +84,7 @@ def test_more_words_than_can_be_are_refused():
 
 def test_large_scales_are_made_and_others_stored(monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr(made, "make", lambda *a, **k: asked.append("made"))
+    monkeypatch.setattr(continuous, "make_as_needed", lambda *a, **k: asked.append("made"))
     monkeypatch.setattr(continuous, "make", lambda *a, **k: asked.append("stored"))
     for scale in ("laptop", "gpu", "paper"):
         presets.maker_of("mandarin-like")(scale, seed=0, cache=tmp_path, progress=silent)

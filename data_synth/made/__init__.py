@@ -1,1 +1,0 @@
-"""Speech generated on the training device from (seed, utterance, frame), and never stored."""
