@@ -63,9 +63,8 @@ class Halves:
 
 
 class DecodeStats(NamedTuple):
-    """Statistics of one decoded utterance, an index into its split; see ``mmi.Outer``."""
+    """Statistics of one decoded utterance; see ``mmi.Outer``."""
 
-    utterance: int
     frames: int
     value: float
     kept: int
@@ -74,14 +73,10 @@ class DecodeStats(NamedTuple):
     trouble: str | None
 
     @classmethod
-    def from_outer(cls, utterance: int, outer: Outer) -> DecodeStats:
+    def from_outer(cls, outer: Outer) -> DecodeStats:
         """Statistics of an utterance's outer gradient."""
         counts = (outer.used, outer.rejected, outer.cancelled)
-        return cls(utterance, outer.frames, outer.value, *counts, outer.trouble)
-
-
-TOLD = 20
-"""Largest number of utterances that are listed for each trouble."""
+        return cls(outer.frames, outer.value, *counts, outer.trouble)
 
 
 @dataclass
@@ -94,12 +89,11 @@ class Tally(Saved):
         value_frames: frames of these utterances.
         kept, rejected, cancelled: numbers of frames.
         troubles: number of utterances with each trouble.
-        troubled: lowest indices of utterances with each trouble, at most ``TOLD``.
     """
 
     SAVED = (
         *("utterances", "frames", "value", "value_frames", "kept", "rejected", "cancelled"),
-        *("troubles", "troubled"),
+        "troubles",
     )
 
     utterances: int = 0
@@ -110,7 +104,6 @@ class Tally(Saved):
     rejected: int = 0
     cancelled: int = 0
     troubles: Counter[str] = field(default_factory=Counter[str])
-    troubled: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
 
     def add(self, stats: DecodeStats) -> None:
         """Add the statistics of an utterance."""
@@ -124,20 +117,11 @@ class Tally(Saved):
         self.cancelled += stats.cancelled
         if stats.trouble:
             self.troubles[stats.trouble] += 1
-            self._tell(stats.trouble, [stats.utterance])
 
     def take_in(self, tally: Tally) -> None:
         """Add another tally."""
         for name, value in vars(tally).items():
-            if name != "troubled":
-                setattr(self, name, getattr(self, name) + value)
-        for trouble, utterances in tally.troubled.items():
-            self._tell(trouble, utterances)
-
-    def _tell(self, trouble: str, utterances: Sequence[int]) -> None:
-        # The smallest numbers, so that the list does not depend on the order of decoding.
-        listed = self.troubled.get(trouble, [])
-        self.troubled[trouble] = sorted({*listed, *utterances})[:TOLD]
+            setattr(self, name, getattr(self, name) + value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +171,7 @@ class Decoder:
         mask = np.ones_like(outer.kept) if self.every_frame and outer.kept.any() else outer.kept
         entering = torch.as_tensor(np.flatnonzero(mask))
         gradient = torch.as_tensor(outer.gradient).to(model)[entering]
-        return DecodeResult(x[entering], gradient, DecodeStats.from_outer(utterance, outer))
+        return DecodeResult(x[entering], gradient, DecodeStats.from_outer(outer))
 
 
 def log_posteriors(net: Dnn, model: Tensor, x: Tensor) -> np.ndarray:

@@ -14,7 +14,14 @@ from data_synth.corpus import Corpus, Utterances
 from harness.acoustics import language_model
 from harness.acoustics.graph import Graph, decoding_graph
 from harness.acoustics.mmi import SequenceCriterion
-from harness.acoustics.scoring import Sentence, TuningResult, recognise, tune, word_errors
+from harness.acoustics.scoring import (
+    ErrorCounts,
+    Sentence,
+    TuningResult,
+    recognise,
+    tune,
+    word_errors,
+)
 from harness.experiment.experiment import AnyExperiment
 from harness.networks.feedforward import Dnn
 from harness.simulator import Timeline
@@ -37,20 +44,6 @@ class HoldoutScores:
     criterion: float
     frame_error: float
     words: TuningResult | None
-
-
-@dataclass(frozen=True)
-class SplitErrors:
-    """Measures of a model on a test set: errors and words per utterance, share of wrong frames."""
-
-    errors: np.ndarray
-    lengths: np.ndarray
-    frame_error: float
-
-    @property
-    def word_error(self) -> float:
-        """Errors over words, all utterances pooled."""
-        return float(self.errors.sum() / self.lengths.sum())
 
 
 @lru_cache(maxsize=2)
@@ -88,7 +81,7 @@ class SequenceEvaluator:
         scores: list[np.ndarray] = []
         for i, posteriors in enumerate(self._posteriors(model, part)):
             outer = self.criterion.outer(posteriors, part.words[i])
-            tally.add(DecodeStats.from_outer(i, outer))
+            tally.add(DecodeStats.from_outer(outer))
             wrong += self._wrong(part, i, posteriors)
             if outer.trouble == "not finite":  # the run has diverged: no other value counts
                 return HoldoutScores(np.nan, np.nan, None)
@@ -110,8 +103,10 @@ class SequenceEvaluator:
         graph = _test_graph(self.corpus, order)
         return tune(part.words, self._scores(model, part), graph, beam=BEAM)
 
-    def test(self, split: str, model: Tensor, order: int, tuned: TuningResult) -> SplitErrors:
-        """Measure ``model [P]`` on a test set.
+    def test(
+        self, split: str, model: Tensor, order: int, tuned: TuningResult
+    ) -> tuple[ErrorCounts, float]:
+        """Errors in each utterance of a test set, and the share of wrong frames.
 
         Args:
             split: the test set.
@@ -126,8 +121,7 @@ class SequenceEvaluator:
             wrong += self._wrong(part, i, posteriors)
             scores = [posteriors - self.criterion.log_prior]
             heard += [r.words for r in recognise(graph, scores, tuned.best.scale, BEAM)]
-        counts = word_errors(part.words, heard)
-        return SplitErrors(counts.errors, counts.lengths, wrong / part.total_frames)
+        return word_errors(part.words, heard), wrong / part.total_frames
 
     def _scores(self, model: Tensor, part: Utterances) -> Iterable[np.ndarray]:
         return (p - self.criterion.log_prior for p in self._posteriors(model, part))

@@ -6,7 +6,6 @@ trainers side by side) or `Passes` (all decoded at the start of a pass).
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ from typing import Any
 from torch import Tensor
 
 from data_synth.corpus import Corpus
-from harness.algorithms.saved import Arrays
 from harness.experiment.contract import Progress, Watch
 from harness.experiment.experiment import AnyExperiment
 from harness.experiment.loop import Diverged, Training, describe_divergence
@@ -26,9 +24,6 @@ from harness.speech.held_out import HoldoutScores, SequenceEvaluator, lags
 from harness.speech.sequence import Plateau, Setup
 from harness.speech.streams import Passes, Streams
 from harness.store.schema import Outcome
-
-TROUBLES = "troubles.json"
-"""Attached file with the utterances of each trouble, if there was any."""
 
 CRITERIA = {"mmi": "MMI", "numerator": "training without a denominator"}
 """Kinds of criteria in words."""
@@ -99,11 +94,11 @@ class SequenceTraining(Training[Streams | Passes]):
         self.log("insertion_penalty/iterate", tuned.best.insertion)
         self.log("acoustic_scale_decided/iterate", float(tuned.decided))
         for test in self.corpus.tests:
-            scores = self.evaluator.test(test, model, order, tuned)
-            self.test_errors[f"{test}/lengths"] = scores.lengths
-            self.test_errors[f"{test}/iterate/{self.config.passes}"] = scores.errors
-            self.log(f"{test}_frame_error/iterate", scores.frame_error)
-            self.log(f"{test}_word_error/iterate", scores.word_error)
+            counts, frame_error = self.evaluator.test(test, model, order, tuned)
+            self.test_errors[f"{test}/lengths"] = counts.lengths
+            self.test_errors[f"{test}/iterate/{self.config.passes}"] = counts.errors
+            self.log(f"{test}_frame_error/iterate", frame_error)
+            self.log(f"{test}_word_error/iterate", counts.rate)
 
     @property
     def epoch(self) -> float:
@@ -197,15 +192,6 @@ class SequenceTraining(Training[Streams | Passes]):
         return describe_divergence(
             CRITERIA[kind], self.moment(), rows, "held_out_criterion", self.rate, "nats a frame"
         )
-
-    def attachments(self) -> dict[str, Arrays | bytes]:
-        """See `Training`; after `summarise`."""
-        files: dict[str, Arrays | bytes] = {}
-        if self.total.troubled:
-            ids = self.setup.train.id
-            ids_of = {k: [str(ids[i]) for i in rows] for k, rows in self.total.troubled.items()}
-            files[TROUBLES] = json.dumps(ids_of, indent=1, ensure_ascii=False).encode()
-        return files
 
 
 def has_collapsed(kind: str, start: float, value: float) -> bool:

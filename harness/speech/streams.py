@@ -19,11 +19,11 @@ times come from the simulator's timeline, row by row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -242,18 +242,6 @@ class Passes(OnSimulation[StaleReplay]):
             self._decode()
 
 
-class Entry(NamedTuple):
-    """Entry of an utterance into a slot, in its replica's step ``first_step``."""
-
-    slot: int
-    utterance: int
-    first_step: int
-
-
-Place = tuple[int, int]
-"""A frame: the number of its utterance, counted over all replicas, and its index there."""
-
-
 @dataclass
 class Batcher(Saved):
     """Builds minibatches in the order of the replicas' reads.
@@ -265,21 +253,23 @@ class Batcher(Saved):
     Attributes:
         kept: inputs [F, D] and outer gradients [F, K] of an utterance, until its last frame is
             chosen.
-        entering: utterances that have not entered a slot, by worker.
-        current: the next frame of each slot's utterance by worker, None for an empty slot; without
-            shuffling, of all its utterances in their order.
+        places: frames of the minibatches that have not been read, by worker and number: slot,
+            utterance, counted over all replicas, and index in the utterance.
+        frames: number of frames of a worker's utterances so far.
         steps: number of minibatches by worker.
         chosen: the frames of each minibatch that has been read.
         last_step: number of the latest of these.
     """
 
-    SAVED = ("kept", "entering", "current", "steps", "chosen", "last_step")
+    SAVED = ("kept", "places", "frames", "steps", "chosen", "last_step")
 
     slots: int
     shuffled: bool
     kept: dict[int, Minibatch] = field(default_factory=dict[int, Minibatch])
-    entering: dict[int, list[Entry]] = field(default_factory=dict[int, list[Entry]])
-    current: dict[int, list[Place | None]] = field(default_factory=dict[int, list[Place | None]])
+    places: dict[Key, list[tuple[int, int, int]]] = field(
+        default_factory=dict[Key, list[tuple[int, int, int]]]
+    )
+    frames: dict[int, int] = field(default_factory=dict[int, int])
     steps: dict[int, int] = field(default_factory=dict[int, int])
     chosen: dict[Key, Minibatch] = field(default_factory=dict[Key, Minibatch])
     last_step: int = -1
@@ -297,25 +287,25 @@ class Batcher(Saved):
                 self.read(worker, step)
 
     def expect(self, decodes: Decodes) -> None:
-        """Queue the entries of utterances into slots."""
-        for worker, *entry in _rows(decodes):
-            self.entering.setdefault(worker, []).append(Entry(*entry))
+        """Note in which minibatch each frame of utterances that enter slots is."""
+        for worker, slot, utterance, first_step in _rows(decodes):
+            count, before = len(self.kept[utterance].x), self.frames.get(worker, 0)
+            self.frames[worker] = before + count
+            for at in range(count):
+                number = first_step + at if self.shuffled else (before + at) // self.slots
+                self.places.setdefault((worker, number), []).append((slot, utterance, at))
 
     def read(self, worker: int, step: int) -> None:
         """Choose the frames of a worker's next minibatch, which has the number ``step``."""
         number = self.steps.get(worker, 0)
         self.steps[worker] = number + 1
-        current = self.current.setdefault(worker, [None] * self.slots if self.shuffled else [])
-        # A replica may take an utterance well before it has all frames of that step.
-        entering = self.entering.get(worker, [])
-        while entering and entering[0].first_step == number:
-            slot, utterance, _ = entering.pop(0)
-            if not self.shuffled:
-                current.append(None)
-                slot = -1
-            current[slot] = utterance, 0
-        frames = zip(*self._choose(current), strict=True)
-        self.chosen[worker, step] = Minibatch(*map(torch.stack, frames))
+        frames = list[tuple[Tensor, Tensor]]()
+        for _, utterance, at in sorted(self.places.pop((worker, number))):
+            x, outer = self.kept[utterance]
+            frames.append((x[at], outer[at]))
+            if at + 1 == len(x):
+                del self.kept[utterance]
+        self.chosen[worker, step] = Minibatch(*map(torch.stack, zip(*frames, strict=True)))
         self.last_step = step
 
     def minibatch(self, keys: Sequence[Key]) -> Minibatch:
@@ -326,19 +316,6 @@ class Batcher(Saved):
         """
         columns = zip(*(self.chosen.pop(key) for key in keys), strict=True)
         return Minibatch(*(pad_sequence(list(part), batch_first=True) for part in columns))
-
-    def _choose(self, current: list[Place | None]) -> Iterator[Minibatch]:
-        """The next frame of every slot's utterance, or of one utterance after another."""
-        for slot in range(self.slots) if self.shuffled else [0] * self.slots:
-            if slot == len(current) or (place := current[slot]) is None:
-                continue
-            utterance, at = place
-            x, outer = self.kept[utterance]
-            yield Minibatch(x[at], outer[at])
-            current[slot] = utterance, at + 1
-            if at + 1 == len(x):
-                del self.kept[utterance]
-                current[slot : slot + 1] = [None] if self.shuffled else []
 
 
 def _keys(rows: Contributions) -> Iterable[tuple[int, int]]:

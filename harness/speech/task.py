@@ -263,9 +263,7 @@ class FramesProblem(Problem):
             counts, frame_error = self.evaluator.test(test, model, tuned)
             errors[test] = counts.errors, counts.lengths
             measured[f"{test}_frame_error/{name}"] = frame_error
-            measured[f"{test}_word_error/{name}"] = float(
-                counts.errors.sum() / counts.lengths.sum()
-            )
+            measured[f"{test}_word_error/{name}"] = counts.rate
         return EvaluationResult(measured, errors)
 
 

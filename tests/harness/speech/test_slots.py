@@ -49,7 +49,8 @@ def test_shuffled_every_slot_gives_a_frame_of_its_utterance_and_takes_the_next_w
     assert chosen(batcher, (0, 0), (0, 2), (0, 3), (0, 4), (1, 1)) == [
         [(0, 0), (1, 0)], [(0, 1), (1, 1)], [(2, 0), (1, 2)], [(2, 1)], [(3, 0)],
     ]  # fmt: skip
-    batcher.follow(told)  # what has been read is not read again
+    # what has been read is not read again
+    batcher.follow(Timeline(contributions=told.contributions))
     assert len(batcher.chosen) == 5
 
 
