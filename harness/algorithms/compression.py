@@ -12,9 +12,7 @@ Shape letters: W workers, P parameters, n × m a layer's weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any, ClassVar, cast
 
 import torch
@@ -102,12 +100,6 @@ class PowerSgd:
     def sent(self) -> float:
         """1, since the share depends on the layers: set a cluster's ``compression.ratio``."""
         return 1.0
-
-    def share(self, sizes: Sequence[int]) -> float:
-        """Share of parameters that is sent, for a network with levels of these sizes."""
-        layers = list(pairwise(sizes))
-        thin = sum(min(self.rank, n, m) * (n + m) for m, n in layers) + sum(sizes[1:])
-        return thin / sum(n * m + n for m, n in layers)
 
     def compress(self, network: Network, vectors: Tensor, state: dict[str, Tensor]) -> Tensor:
         """``vectors [W, P]`` with each layer's weights reduced to rank ``rank`` or less."""

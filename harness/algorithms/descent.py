@@ -544,19 +544,8 @@ def _precondition_row(
 ) -> list[Sides]:
     """Turn the gradient in a row ``[P]`` into the direction; returns the next estimates."""
     used = [place for place, layer in enumerate(network.layers) if layer.seen]
-    places = [network.views_of(place, row) for place in used]
-    gradients = [_join_bias(*views) for views in places]
+    gradients = [network.views_of(place, row) for place in used]
     layers, sides = [network.layers[place] for place in used], [estimates[place] for place in used]
     after = naturalise_(descent, layers, gradients, sides, [rate] * len(used), network.reduction)
-    for (weight, bias), direction in zip(places, gradients, strict=True):
-        weight.flatten(1).copy_(direction[0, :, : weight[0].numel()])
-        if bias is not None:
-            bias.copy_(direction[0, :, -1])
     updates = dict(zip(used, after, strict=True))
     return [updates.get(place, sides) for place, sides in enumerate(estimates)]
-
-
-def _join_bias(weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A copy ``[1, n, m]`` of a layer's gradient, a bias as its last column."""
-    flat = weight.flatten(1)
-    return (flat.clone() if bias is None else torch.cat([flat, bias.unsqueeze(1)], 1)).unsqueeze(0)

@@ -22,13 +22,11 @@ from harness.base.settings import format_quantity
 from harness.cli import Parser
 from harness.commands import protocols
 from harness.commands.outputs import check_outputs, write_each
-from harness.commands.progress import Progress
 from harness.commands.protocols import MOST_FOLDS
 from harness.commands.timing import (
     Point,
     Row,
     Timing,
-    Watch,
     heading,
     own_table,
     points,
@@ -122,20 +120,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Simulate every row of every point, print the table, and write the requested files."""
     _check_options(arguments)
     jobs = [_job(arguments, point) for point in points(arguments.cluster, arguments.sweep)]
-    progress = Progress()
     for point, _, counts in jobs:
         _check_memory(arguments, point, counts)
     timings: list[Timing] = []
-
-    def watch(count: int, settled: bool) -> Watch:
-        name, unit = f"{count:,} worker{'s'[: count > 1]}", "folds" if settled else "contributions"
-        return progress.begin(name, unit, settled)
 
     row: Row | None = None  # timelines are large: only the last is kept
     unread: list[list[str]] = []
     for point, workload, counts in jobs:
         with _watch_keys(point.cluster, protocols.protocol(arguments), unread):
-            for row in rows(arguments, point, workload, counts, watch):
+            for row in rows(arguments, point, workload, counts):
                 timings.append(row.timing)
     assert row is not None
     _print(arguments, timings, row)

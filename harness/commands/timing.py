@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from harness.base.errors import UserError
 from harness.base.settings import format_quantity, format_seconds, load_toml, read_value
 from harness.commands import protocols
-from harness.simulator import Cluster, Simulation, Timeline, Workload, bare_throughput_per_s, concat
+from harness.simulator import Cluster, Simulation, Timeline, Workload, bare_throughput_per_s
 from harness.simulator.cluster import Jitter, cluster_from
 from harness.simulator.costs import compute_seconds
 from harness.simulator.keys import is_key, put
@@ -339,10 +339,6 @@ STARTED = 50_000
 ALONE = 20
 """Smallest number of minibatches for which one worker is timed if workers fail."""
 
-Watch = Callable[[int, int], object]
-"""Receives the folds done and their final number; in a long run the contributions done and their
-largest number."""
-
 
 @dataclass
 class Row:
@@ -396,7 +392,6 @@ def rows(
     point: Point,
     workload: Workload,
     counts: Sequence[int],
-    watch: Callable[[int, bool], Watch],
 ) -> Iterator[Row]:
     """Simulate each worker count of one cluster.
 
@@ -405,10 +400,8 @@ def rows(
         point: the cluster, with its swept values.
         workload: the workload of a minibatch.
         counts: numbers of workers.
-        watch: from a worker count, and whether its number of folds is known beforehand, to the
-            function that receives its progress.
     """
-    simulated = _Simulated(arguments, point.cluster, workload, watch)
+    simulated = _Simulated(arguments, point.cluster, workload)
     for count in counts:
         row = simulated.row(count)
         timing = replace(row.timing, single_per_s=simulated.alone_per_s(row), swept=point.values)
@@ -417,7 +410,7 @@ def rows(
         lockstep = count == max(counts) and is_lockstep(point.cluster, workload, count)
         if lockstep and protocol.trains_minibatches:
             varied = replace(point.cluster, jitter=Jitter("lognormal", JITTER_CV))
-            jittered = _Simulated(arguments, varied, workload, watch).row(count)
+            jittered = _Simulated(arguments, varied, workload).row(count)
             timing = replace(timing, jittered_per_s=jittered.timing.throughput_per_s)
         yield replace(row, timing=timing)
 
@@ -459,10 +452,9 @@ class _Simulated:
         arguments: argparse.Namespace,
         cluster: Cluster,
         workload: Workload,
-        watch: Callable[[int, bool], Watch],
     ) -> None:
         self.arguments, self.cluster, self.workload = arguments, cluster, workload
-        self.protocol, self.watch = protocols.protocol(arguments), watch
+        self.protocol = protocols.protocol(arguments)
         self.bare_per_s = bare_throughput_per_s(cluster, workload)
         self._alone: Row | None = None
 
@@ -473,8 +465,7 @@ class _Simulated:
         folds = protocols.folds(self.arguments, self.cluster, workers)
         if folds is None and history(self.cluster):
             folds = ONCE
-        watch = self.watch(workers, folds is not None)
-        row = self._long(workers, watch) if folds is None else self._some(workers, folds, watch)
+        row = self._long(workers) if folds is None else self._some(workers, folds)
         if workers == 1:
             self._alone = row
         return row
@@ -498,29 +489,17 @@ class _Simulated:
         machine, seed = cluster or self.cluster, self.arguments.seed
         return Simulation(machine, self.protocol, self.workload, workers, seed, spans=spans)
 
-    def _some(self, workers: int, folds: int, watch: Watch) -> Row:
+    def _some(self, workers: int, folds: int) -> Row:
         """Simulate a number of folds."""
-        simulation, parts = self._simulation(workers, spans=True), [Timeline()]
-        for part in simulation.parts(folds=folds):
-            parts.append(part)
-            watch(simulation.version, folds)
-        timeline = concat(parts)
+        simulation = self._simulation(workers, spans=True)
+        timeline = simulation.advance(folds=folds)
         return Row(timing_of(simulation, timeline, self.bare_per_s), simulation, timeline)
 
-    def _long(self, workers: int, watch: Watch) -> Row:
+    def _long(self, workers: int) -> Row:
         """Simulate until the estimates settle."""
         simulation = self._simulation(workers)
         limits = horizon_of(self.cluster, self.protocol, self.workload, workers)
-        contributions = 0
-
-        def see(part: Timeline) -> None:
-            nonlocal contributions
-            contributions += len(part.folded())
-            watch(contributions, limits.most)
-
-        estimates = long_run(
-            simulation, limits.most, period=limits.period, least_s=limits.least_s, watch=see
-        )
+        estimates = long_run(simulation, limits.most, period=limits.period, least_s=limits.least_s)
         return Row(timing_of(simulation, estimates, self.bare_per_s), simulation)
 
 

@@ -79,12 +79,26 @@ class Seen(dict[int, tuple[int, object]]):
 
     Args:
         module: the module whose digest this is; its tensors are its state, see `digest_of_state`.
+
+    Attributes:
+        variables: name and value of each global, closure, default and attribute of a class or
+            function that holds neither code nor a module, by `variable`.
     """
 
     def __init__(self, module: nn.Module | None = None) -> None:
         super().__init__()
         self.state = {id(tensor): k for k, tensor in enumerate(_tensors(module))} if module else {}
+        self.variables: dict[str, tuple[str, object]] = {}
 
+    def is_identity(self, key: str, name: str, value: object) -> bool:
+        """Note a variable; returns whether its value is part of identities."""
+        if not isinstance(value, types.FunctionType | type | types.ModuleType | nn.Module):
+            self.variables[key] = name, value
+        return key not in VARYING
+
+
+DEFAULT = "default "
+"""What the name of a default of a function begins with in `Seen.variables`."""
 
 VARYING: set[str] = set()
 """Names of globals, closures and attributes of classes that calls change, see `variable`: their
@@ -98,17 +112,20 @@ def variable(holder: Any, name: str) -> str:
     return f"{holder.__module__}.{holder.__qualname__}.{name}"
 
 
-def digest_of_code(value: object, called: str = "code") -> str:
+def digest_of_code(value: object, called: str = "code", visited: Seen | None = None) -> str:
     """SHA-256 of a function, class or callable object with all it refers to, in hexadecimal.
 
     Args:
         value: the function, class or object.
         called: its name in messages.
+        visited: notes the variables that it refers to.
 
     Raises:
         UserError: a part of it cannot be identified by source and values.
     """
-    sha, visited = hashlib.sha256(), Seen(value if isinstance(value, nn.Module) else None)
+    sha = hashlib.sha256()
+    if visited is None:
+        visited = Seen(value if isinstance(value, nn.Module) else None)
     try:
         for line in _describe(value, visited):
             sha.update(line.encode() + b"\n")
@@ -387,7 +404,8 @@ def _class(kind: type, visited: Seen) -> Iterator[str]:
         if issubclass(type(member), WRAPPERS):
             parts = [type(member), *(getattr(member, part, None) for part in WRAPPED)]
         is_function = len(parts) > 1 or isinstance(member, types.FunctionType)
-        if is_function or variable(kind, name) not in VARYING:
+        key, label = variable(kind, name), f"{kind.__name__}.{name}"
+        if is_function or name.startswith("__") or visited.is_identity(key, label, member):
             yield f"member {name}"
             yield from _several("parts", parts, visited)
 
@@ -410,21 +428,30 @@ def _function(function: types.FunctionType, visited: Seen) -> Iterator[str]:
 
 def _names(function: types.FunctionType, visited: Seen) -> Iterator[str]:
     """Describe everything that a function refers to: defaults, closure and globals."""
+    defaults = *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()
+    for number, value in enumerate(defaults, 1):
+        label = f"{DEFAULT}{number} of {function.__name__}"
+        visited.is_identity(f"{DEFAULT}{variable(function, str(number))}", label, value)
     yield from _describe([function.__defaults__, function.__kwdefaults__], visited)
     for name, value in sorted(vars(function).items()):
-        if variable(function, name) not in VARYING:
+        key, label = variable(function, name), f"{function.__name__}.{name}"
+        if visited.is_identity(key, label, value):
             yield f"attribute {name}"
             yield from _describe(value, visited)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        if name != "__class__" and variable(function, name) not in VARYING:
+        key, value = variable(function, name), _content(cell)
+        if name != "__class__" and visited.is_identity(key, name, value):
             yield f"held {name}"
-            yield from _describe(_content(cell), visited)
+            yield from _describe(value, visited)
     names = _attributes(function.__code__)
     for name in sorted(_global_names(function.__code__)):
-        if name in function.__globals__ and variable(function.__globals__, name) not in VARYING:
+        if name not in function.__globals__:
+            continue
+        key, value = variable(function.__globals__, name), function.__globals__[name]
+        if visited.is_identity(key, name, value):
             yield f"global {name}"
-            yield from _describe(function.__globals__[name], visited)
-            yield from _members(function.__globals__[name], names, visited)
+            yield from _describe(value, visited)
+            yield from _members(value, names, visited)
     for module in _imports(function.__code__, function.__globals__.get("__package__")):
         yield f"import {module.__name__}"
         yield from _members(module, names, visited)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.settings import format_count
-from harness.modules.buffers import Buffers, find_changed_buffers, get_versions
+from harness.modules.buffers import find_changed_buffers, get_versions
 from harness.modules.network import (
     Loss,
     Metric,
@@ -33,7 +33,7 @@ from harness.modules.network import (
     state_of_generators,
     trainable_parameters,
 )
-from harness.modules.outputs import Axes, Classes, are_equal, find_classes, join_alike, join_outputs
+from harness.modules.outputs import Axes, Classes, find_classes, join_alike, join_outputs
 from harness.modules.trees import Call, Value, join, map_tensors, unwrap
 from harness.natural_gradient.layer_hooks import Reduction
 
@@ -90,9 +90,6 @@ def inspect_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> I
         UserError: it fails, or its loss is not one number.
     """
     inspection = _run_module(copy_module(module), loss, x, targets)
-    if inspection.changing:
-        call = Call.from_module(module, needs_labels=loss is own_loss)
-        _check_bound(module, inspection.changing, partial(call.run_on_copies, x=x, targets=targets))
     on_cpu = x.device.type == "cpu"
     has_convolutions = any(parameter.dim() > 2 for parameter in module.parameters())
     # Several at once would share their buffers; convolutions are faster one by one on a CPU.
@@ -139,27 +136,6 @@ def _run_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> Insp
     return Inspection(draws, None, reduction, changing, axes, classes)
 
 
-def _check_bound(
-    module: nn.Module, changing: Sequence[str], run: Callable[[nn.Module], Any]
-) -> None:
-    """Refuse a module that computes something else where equal tensors are in place of its buffers.
-
-    Raises:
-        UserError: it does, as its buffers are also part of something else, and workers' are not.
-    """
-    results = list[Any]()
-    plain, bound = copy_module(module), copy_module(module)
-    buffers = Buffers.from_module(bound, changing)
-    buffers.bind(buffers.fresh(), 0)
-    for variant in (plain, bound):
-        with preserve_generators(), torch.no_grad():
-            outputs = [run(variant), run(variant)]
-        results.append([outputs, [variant.get_buffer(name) for name in changing]])
-    if not are_equal(*results):
-        mistake = f"something else shares the memory of {' or '.join(map(repr, changing))}"
-        raise UserError(f"model: {mistake}, and not of a worker's own; allowed: the buffer itself")
-
-
 def _scale(module: nn.Module, factor: float, shift: float = 0.0) -> None:
     for parameter in trainable_parameters(module).values():
         parameter.data.mul_(factor).add_(shift)
@@ -186,8 +162,8 @@ def try_metrics(
     targets: Value,
     call: Call,
     data: str | None = None,
-) -> None:
-    """Evaluate all metrics once on some examples, to find mistakes before training.
+) -> list[float]:
+    """The metrics of some examples, to find mistakes before training.
 
     Args:
         module: the module, put into evaluation mode.
@@ -200,6 +176,7 @@ def try_metrics(
     Raises:
         UserError: a metric fails, or does not return one number.
     """
+    scores = list[float]()
     with preserve_generators():
         with _name_failure(data or "model", len(x), ""):
             outputs = call.run_on_copies(module.eval(), x, targets)
@@ -207,10 +184,11 @@ def try_metrics(
             with _name_failure(data or f"metric: {name}", len(x), ""):
                 score: Any = metric(outputs, unwrap(targets))
             try:
-                float(score)
+                scores.append(float(score))
             except (TypeError, ValueError, RuntimeError) as error:
                 mistake = f"{name}: {_describe_shape(score)}; allowed: one number for a set"
                 raise UserError(f"metric: {mistake}") from error
+    return scores
 
 
 @contextmanager

@@ -280,8 +280,8 @@ def read_autocast(choice: object) -> torch.dtype | None:
 
 def _call_parts(
     call: Call, examples: Arrays, scored: Arrays, parts: Mapping[str, Any], is_changed: bool
-) -> None:
-    """Call model, loss and metrics once, as training and evaluation do.
+) -> list[float]:
+    """Call model, loss and metrics once, as training and evaluation do; returns loss and scores.
 
     Args:
         call: the way the model is called.
@@ -301,12 +301,14 @@ def _call_parts(
         if is_changed:
             seed_generators(0)
         outputs = call.run_on_copies(module, examples.x, examples.y)
-        parts["loss"](outputs, unwrap(examples.y)).backward()
+        loss = parts["loss"](outputs, unwrap(examples.y))
+        loss.backward()
     module.zero_grad()
     metrics = {k.removeprefix(METRIC): part for k, part in parts.items() if k.startswith(METRIC)}
-    try_metrics(module, metrics, scored.x, scored.y, call)
+    scores = try_metrics(module, metrics, scored.x, scored.y, call)
     for submodule, mode in modes:
         submodule.training = mode
+    return [loss.item(), *scores]
 
 
 def _to_device(module: nn.Module, device: str) -> nn.Module:

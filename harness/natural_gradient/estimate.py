@@ -23,9 +23,7 @@ appended), k the rank of an estimate, m inputs, n outputs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from math import exp
 from typing import ClassVar, NamedTuple, cast
 
@@ -117,21 +115,9 @@ class Moment:
 
     TENSORS: ClassVar = ("basis", "energy", "floor", "shrink")
 
-    @cached_property
-    def change(self) -> Tensor:
-        """``e - 2``: weight of ``h²`` in a row's squared length after shrinking, ``[R, k, 1]``."""
-        return (self.shrink - 2.0).unsqueeze(2)
-
-    @cached_property
-    def least(self) -> Tensor:
-        """The least square of an eigenvalue of ``I - WᵀW``, ``[R, 1]``."""
-        return (1.0 - self.shrink[:, :1]).square_()  # d descends, and so does e
-
     def count_call(self) -> Moment:
-        """The same estimate after one more call, with its cached properties."""
-        after = copy(self)
-        object.__setattr__(after, "calls", self.calls + 1)
-        return after
+        """The same estimate after one more call."""
+        return replace(self, calls=self.calls + 1)
 
     def tensors(self) -> dict[str, Tensor]:
         """The whole state by name, for a checkpoint."""
@@ -426,8 +412,10 @@ def _residual_squares(squares: Tensor, along: Tensor, moment: Moment) -> Tensor:
     Rounding may not take them beyond ``|x|²`` times a squared eigenvalue of ``I - WᵀW``: so
     γ is at least 1 and never infinite.
     """
-    change = torch.bmm(along.square(), moment.change.to(along.dtype)).squeeze(2).double()
-    return change.add_(squares).clamp_(squares * moment.least, squares)
+    weights = (moment.shrink - 2.0).unsqueeze(2).to(along.dtype)
+    change = torch.bmm(along.square(), weights).squeeze(2).double()
+    least = (1.0 - moment.shrink[:, :1]).square_()  # d descends, and so does e
+    return change.add_(squares).clamp_(squares * least, squares)
 
 
 def _gain(total: Tensor, shrunk: Tensor) -> Tensor:

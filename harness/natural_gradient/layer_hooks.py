@@ -139,7 +139,7 @@ def _two(numbers: tuple[int, ...], name: str) -> tuple[int, ...]:
 def naturalise_(
     options: NaturalGradient,
     layers: Sequence[LayerHook],
-    gradients: Sequence[Tensor],
+    gradients: Sequence[tuple[Tensor, Tensor | None]],
     estimates: Sequence[Sides],
     rates: Sequence[float],
     reduction: Reduction,
@@ -149,7 +149,7 @@ def naturalise_(
     Args:
         options: both sides' preconditioners and the max-change, which counts these layers.
         layers: hooks with recorded rows, at least one forward pass each.
-        gradients: ``[1, n, m]`` each, with a bias as the last of m columns; overwritten.
+        gradients: of each layer's ``weight [n, ...]`` and ``bias [n]``; overwritten.
         estimates: estimates of both sides of each layer.
         rates: learning rate of each layer, which the limit of changes needs.
         reduction: that of the loss; it sets the scale at which derivatives are compared.
@@ -157,15 +157,24 @@ def naturalise_(
     Returns:
         The next estimates of each layer.
     """
-    after, norms = list[Sides](), list[Tensor]()
-    for layer, gradient, sides, rate in zip(layers, gradients, estimates, rates, strict=True):
+    after, directions, norms = list[Sides](), list[Tensor](), list[Tensor]()
+    parts = zip(layers, gradients, estimates, rates, strict=True)
+    for layer, (weight, bias), sides, rate in parts:
         rows, ends = layer.rows()
         scale = float(ends.x.shape[1]) if reduction == "mean" else 1.0
         latest, fi, fo, gain = options.precondition(rows, ends, sides, rate, scale)
-        gradient.baddbmm_(torch.bmm(gradient, fi.basis.mT), fi.basis, alpha=-1)
-        gradient.baddbmm_(fo.basis.mT, torch.bmm(fo.basis, gradient), alpha=-1)
-        scale_([gradient], gain)
+        # A bias is the last of the columns, as its inputs are ones.
+        columns = [weight.flatten(1), *(() if bias is None else (bias.unsqueeze(1),))]
+        direction = torch.cat(columns, 1)[None]
+        direction.baddbmm_(torch.bmm(direction, fi.basis.mT), fi.basis, alpha=-1)
+        direction.baddbmm_(fo.basis.mT, torch.bmm(fo.basis, direction), alpha=-1)
+        scale_([direction], gain)
+        norms.append(options.limit_([direction], rate))
+        directions.append(direction)
         after.append(latest)
-        norms.append(options.limit_([gradient], rate))
-    options.limit_together_(gradients, norms)
+    options.limit_together_(directions, norms)
+    for (weight, bias), direction in zip(gradients, directions, strict=True):
+        weight.copy_(direction[0, :, : weight[0].numel()].view_as(weight))
+        if bias is not None:
+            bias.copy_(direction[0, :, -1])
     return after

@@ -145,27 +145,24 @@ class NGSGD(torch.optim.Optimizer):
             for place, watched in enumerate(self._watched)
             if watched.seen and watched.module.weight.grad is not None
         }
-        gradients = [_gradient(watched.module) for watched in ready.values()]
+        gradients = [_copy_gradients(watched.module) for watched in ready.values()]
         estimates = [self._sides.get(place) or w.start(self.options) for place, w in ready.items()]
         at = [rates[watched.module.weight] for watched in ready.values()]
         layers = list(ready.values())
         after = naturalise_(self.options, layers, gradients, estimates, at, self.reduction)
         self._sides |= dict(zip(ready, after, strict=True))
         directions: dict[Tensor, Tensor] = {}
-        for watched, direction in zip(layers, gradients, strict=True):
-            module = watched.module
-            if watched.appended:
-                directions[cast(Tensor, module.bias)] = direction[0, :, -1]
-                direction = direction[:, :, :-1]
-            directions[module.weight] = direction[0].unflatten(1, module.weight.shape[1:])
+        for watched, (weight, bias) in zip(layers, gradients, strict=True):
+            directions[watched.module.weight] = weight
+            if bias is not None:
+                directions[cast(Tensor, watched.module.bias)] = bias
         return directions
 
 
-def _gradient(module: nn.Linear | nn.Conv1d | nn.Conv2d) -> Tensor:
-    """A copy of a layer's gradient, ``[1, n, m]``; a bias is a last column, ``[1, n, m + 1]``."""
+def _copy_gradients(module: nn.Linear | nn.Conv1d | nn.Conv2d) -> tuple[Tensor, Tensor | None]:
+    """Copies of the gradients of a layer's weight and bias; zeros for a bias without one."""
     weight, bias = module.weight.grad, cast("Tensor | None", module.bias)
     assert weight is not None
     if bias is None:
-        return weight.flatten(1)[None].clone()
-    column = torch.zeros_like(bias) if bias.grad is None else bias.grad
-    return torch.cat([weight.flatten(1), column.unsqueeze(1)], 1)[None]
+        return weight.clone(), None
+    return weight.clone(), torch.zeros_like(bias) if bias.grad is None else bias.grad.clone()

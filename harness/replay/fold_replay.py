@@ -35,14 +35,11 @@ from harness.algorithms.contract import (
     is_contiguous,
     rows,
 )
-from harness.algorithms.saved import Saved, from_array, state_of, to_array
+from harness.algorithms.saved import Saved, state_of
 from harness.algorithms.schedules import STEADY, Rates
 from harness.base.errors import UserError
 from harness.networks.contract import Key, Minibatch, Network, State, StatefulNetwork
 from harness.simulator import LOST, Restarts, Timeline
-
-MOST_LOSSES = 4096
-"""Batches whose losses wait to be added."""
 
 Reverted = Sequence[tuple[Saved, Sequence[str]]]
 """Objects, and the names of their attributes that a restart restores."""
@@ -240,6 +237,7 @@ class StaleReplay(Saved):
         states: state of each worker's replica besides its parameters.
         checkpoints: states that a failing server may restore.
         batches: number of batches computed.
+        loss: of all computed contributions, summed over frames, in nats.
     """
 
     SAVED = (
@@ -265,9 +263,7 @@ class StaleReplay(Saved):
     checkpoints: ServerStates = field(default_factory=ServerStates)
     states: ReplicaStates = field(init=False)
     batches: int = 0
-    _total: Tensor = field(init=False)
-    _overwriting: bool = field(default=False, init=False)
-    _losses: list[Tensor] = field(default_factory=list[Tensor], init=False)
+    loss: Tensor = field(init=False)
     _free: list[int] = field(init=False)
     _rate: float = field(default=0.0, init=False)
 
@@ -275,8 +271,9 @@ class StaleReplay(Saved):
         self.algorithm = self.algorithm.on(self.network)
         self.states = ReplicaStates(self.network)
         model = self.server.model
-        self.replicas, self.contributions = _stack(model, self.slots), _stack(model, self.slots)
-        self._total = model.new_zeros((), dtype=torch.float64)
+        self.replicas = model.new_zeros(self.slots, model.numel())
+        self.contributions = torch.zeros_like(self.replicas)
+        self.loss = model.new_zeros((), dtype=torch.float64)
         self._free = list(range(self.slots))
 
     @torch.no_grad()
@@ -303,18 +300,15 @@ class StaleReplay(Saved):
         self._read(reads.pop((self.server.version, False), ()))
         self._come_back(failed, reads)
         self._show()
-        folds = list(_folds(segment))
-        for place, (fold, entering) in enumerate(folds):
+        for fold, entering in _folds(segment):
             if fold != self.server.version:
                 raise ValueError(f"fold {fold} meets version {self.server.version}")
             slots = [self.in_flight[key] for key, *_ in entering]
             if any(waiting.slot in slots for waiting in self.pending):
-                self._exchange()
                 # A worker's later contribution may come first, where messages are lost: the
                 # earlier one is computed, and then this one.
                 while any(waiting.slot in slots for waiting in self.pending):
                     self._compute(dict(key for key, *_ in entering))
-                self._overwriting = self._are_all_due(folds, place)
             self.states.fold([key for key, *_ in entering])
             for key, *_ in entering:
                 heappush(self._free, self.in_flight.pop(key))
@@ -337,28 +331,12 @@ class StaleReplay(Saved):
             self._read(reads.pop((fold + 1, False), ()))
             self._come_back(failed, reads)
             self._show()
-        self._exchange()
-
-    @property
-    def loss(self) -> Tensor:
-        """Loss of all computed contributions, summed over frames, in nats."""
-        self._add_losses()
-        return self._total
-
-    def _add_losses(self) -> None:
-        if self._losses:
-            total = self._total.item()
-            for loss in torch.cat(self._losses).double().numpy(force=True):
-                total += float(loss)  # in order, so that sums are always the same
-            self._total.fill_(total)
-            self._losses.clear()
 
     def _read(self, readers: Iterable[tuple[Key, int]]) -> None:
         """Assign a slot to every contribution that begins with the present model, and copy it."""
         readers = list(readers)
         if self.algorithm.rounds:  # slots in the order of workers: a round is computed in it
             readers.sort()
-        stack = self.contributions if self._overwriting else self.replicas
         busy = {worker for worker, _ in self.in_flight}
         for key, steps in readers:
             # Slots never run out: there are as many as contributions can be in flight.
@@ -367,27 +345,7 @@ class StaleReplay(Saved):
             origin = self.server.version, self._rate, self.passes, key[0] in busy
             self.pending.append(Pending(steps, slot, key, *origin))
             busy.add(key[0])
-            stack[slot].copy_(self.server.model)
-
-    def _are_all_due(self, folds: Sequence[Entering], place: int) -> bool:
-        """Whether all contributions in flight enter from ``folds[place]`` on before another one.
-
-        Models may then overwrite folded contributions, which are still in the cache.
-        """
-        remainder = set(self.in_flight)
-        while remainder and place < len(folds):
-            keys = {key for key, *_ in folds[place][1]}
-            if not keys <= remainder:
-                return False
-            remainder -= keys
-            place += 1
-        return not remainder and not self.pending
-
-    def _exchange(self) -> None:
-        """Exchange the stacks if models have overwritten contributions."""
-        if self._overwriting:
-            self.replicas, self.contributions = self.contributions, self.replicas
-            self._overwriting = False
+            self.replicas[slot].copy_(self.server.model)
 
     def _come_back(self, failed: Mapping[int, float], reads: Reads) -> None:
         """Save or restore at the present version, and execute the reads that follow a restart."""
@@ -489,11 +447,7 @@ class StaleReplay(Saved):
         self.states.send([waiting.key for waiting in batch])
         if self.alone or not is_contiguous(slots):
             self.contributions[torch.tensor(slots, device=out.device)] = out
-        # Added later: by itself an addition takes as long as a small layer.
-        joint = losses if len(losses) == 1 else losses.sum(0, keepdim=True, dtype=torch.float64)
-        self._losses.append(joint)
-        if len(self._losses) == MOST_LOSSES:
-            self._add_losses()
+        self.loss += losses.sum(dtype=torch.float64)
         self.batches += 1
 
 
@@ -506,14 +460,6 @@ def _next_of_each(pending: Sequence[Pending]) -> tuple[list[Pending], list[Pendi
 
 def _newest_first(waiting: Pending) -> int:
     return -waiting.key[1]
-
-
-def _stack(model: Tensor, slots: int) -> Tensor:
-    """Zeros ``[slots, P]``; NumPy requests pages of 2 MiB, which cause fewer TLB misses."""
-    if model.device.type != "cpu":
-        return model.new_zeros(slots, model.numel())
-    zeros = np.zeros((slots, model.numel()), to_array(model[:0]).dtype)
-    return from_array(zeros, model)
 
 
 def _reads_by_version(

@@ -32,7 +32,7 @@ from harness.judge.comparison import IMPROVEMENT, Impossible, reach
 from harness.judge.direction import as_error, final_error
 from harness.search.comparison import SEARCHED, Grid, Try, scale_linearly
 from harness.search.rates import TUNING_SEEDS, search_rate
-from harness.search.search import FACTOR, Asking, Steps, climb, follow, lowest, translate
+from harness.search.search import FACTOR, Steps, climb, drive, follow, lowest, translate
 from harness.simulator import Simulation
 from harness.store import Cell, Run
 
@@ -352,14 +352,16 @@ class AdviceSearch:
 
     def _follow(self, searches: Mapping[Any, Steps[Try, Run, Any]]) -> dict[Any, Any]:
         """Advance searches together and count their trainings."""
-        for tries in (asking := Asking(follow({**searches}))):
+
+        def answer(tries: list[tuple[Any, Try]]) -> list[Run]:
             configs = dict(attempt for _, attempt in tries)
             runs = self.runner.run(configs, tally=self._tally)
             for name, run in runs.items():
                 self._passes[run.hash] = configs[name].passes
                 self._tally.add(self._stage, run)
-            asking.answer([runs[name] for _, (name, _) in tries])
-        return asking.result
+            return [runs[name] for _, (name, _) in tries]
+
+        return drive(follow({**searches}), answer)
 
     def _configure(
         self, candidate: Candidate, rate: float, seed: int, passes: int

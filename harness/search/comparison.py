@@ -25,7 +25,7 @@ from harness.search.rates import (
     RateChoice,
     search_rate,
 )
-from harness.search.search import Asking, Steps, follow, translate
+from harness.search.search import Steps, drive, follow, translate
 from harness.store import Cell, Run
 
 Configure = Callable[[Method, int, float, int], AnyExperiment]
@@ -144,12 +144,14 @@ class Grid:
             for count in self._counts(method):
                 tally.expect((method.label, count), Span(len(self.seeds), len(self.seeds)))
 
-        for tries in (asking := Asking(follow(searches))):
+        def answer(tries: list[tuple[Any, Try]]) -> list[Run]:
             runs = runner.run(dict(attempt for _, attempt in tries), tally=display)
             for key, (name, _) in tries:
                 tally.add(key, runs[name])
-            asking.answer([runs[name] for _, (name, _) in tries])
-        return [asking.result[method.label, count] for method, count in self.pairs]
+            return [runs[name] for _, (name, _) in tries]
+
+        cells = drive(follow(searches), answer)
+        return [cells[method.label, count] for method, count in self.pairs]
 
     def _describe_cost(self) -> str:
         """The number of trainings, before the first one."""

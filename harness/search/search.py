@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from harness.algorithms.schedules import Constant
 from harness.base.seeds import identity
@@ -66,37 +66,22 @@ def follow(
         answers = {key: [*islice(outcomes, len(tried))] for key, tried in values.items()}
 
 
-class Asking(Generic[Value, Outcome, Result]):
-    """Steps of a search in a ``for`` loop, which answers each by `answer`; then the result.
+def drive(
+    search: Steps[Value, Outcome, Result], answer: Callable[[list[Value]], list[Outcome]]
+) -> Result:
+    """Run a search to its end.
 
     Args:
         search: the search.
-
-    Example:
-        >>> from math import log2
-        >>> for rates in (asking := Asking(sweep(1.0))):
-        ...     asking.answer([abs(log2(rate) - 2) for rate in rates])
-        >>> asking.result.rate
-        4.0
+        answer: tries values, and returns their outcomes in the order of the values.
     """
-
-    result: Result
-
-    def __init__(self, search: Steps[Value, Outcome, Result]) -> None:
-        self._search, self._outcomes = search, cast("list[Outcome]", None)
-
-    def __iter__(self) -> Iterator[list[Value]]:
-        while True:
-            try:
-                values = self._search.send(self._outcomes)
-            except StopIteration as end:
-                self.result = end.value
-                return
-            yield values
-
-    def answer(self, outcomes: Sequence[Outcome]) -> None:
-        """Give the outcomes of the latest values, in their order."""
-        self._outcomes = [*outcomes]
+    outcomes = cast("list[Outcome]", None)  # of a search that begins
+    while True:
+        try:
+            values = search.send(outcomes)
+        except StopIteration as end:
+            return end.value
+        outcomes = answer(values)
 
 
 def solve(search: Steps[Value, Outcome, Result], ask: Callable[[Value], Outcome]) -> Result:
@@ -106,9 +91,7 @@ def solve(search: Steps[Value, Outcome, Result], ask: Callable[[Value], Outcome]
         search: the search.
         ask: tries one value and returns its outcome.
     """
-    for values in (asking := Asking(search)):
-        asking.answer([ask(value) for value in values])
-    return asking.result
+    return drive(search, lambda values: [ask(value) for value in values])
 
 
 def translate(

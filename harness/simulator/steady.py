@@ -23,7 +23,7 @@ of single contributions (`Samples`), so memory does not grow with the run.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -124,7 +124,6 @@ def long_run(
     *,
     period: int = 1,
     least_s: float = 0.0,
-    watch: Callable[[Timeline], object] | None = None,
 ) -> LongRun:
     """Run a simulation from its start until its long run is known, or its cost is used up.
 
@@ -133,7 +132,6 @@ def long_run(
         most: largest number of contributions; the first stretch is simulated in any case.
         period: folds after which everything repeats, as those of an epoch.
         least_s: least virtual time, for rare events that narrow intervals may miss.
-        watch: called with each simulated part of the timeline.
 
     Raises:
         UserError: the simulation ends, because every worker is gone.
@@ -145,8 +143,6 @@ def long_run(
         for part in _parts(simulation, size * count):
             stretch.add(part)
             samples.add(part.staleness(), part.lag_s())
-            if watch is not None:
-                watch(part)
         batches = batches.concat(stretch.batches)
         # In flight at the end of the stretch, less what was in flight at its beginning.
         older, aged = stretch.aged - aged, stretch.aged

@@ -5,7 +5,7 @@ import pytest
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import GradientAveraging
 from harness.search.comparison import scale_linearly
-from harness.search.search import MOST_TRIES, Asking, climb, follow, solve, sweep
+from harness.search.search import MOST_TRIES, climb, drive, follow, solve, sweep
 
 
 @pytest.mark.parametrize("best", [-6, -1, 0, 1, 5])
@@ -53,11 +53,14 @@ def test_what_several_searches_want_next_is_tried_together_also_of_one_that_is_a
         return (yield [value, value])
 
     searches = {"a": count("a", [1, 2]), "b": count("b", [3])}
-    for wanted in (asking := Asking(follow(searches))):
+
+    def answer(wanted):
         steps.append(wanted)
-        asking.answer([value + 1 for _, value in wanted])
+        return [value + 1 for _, value in wanted]
+
+    found = drive(follow(searches), answer)
     assert steps == [
         [("a", 1), ("a", 2), ("b", 3)],
         [("a", 10), ("b", 10), ("after a", 5), ("after a", 5), ("after b", 4), ("after b", 4)],
     ]
-    assert asking.result == {"a": 11, "b": 11, "after a": [6, 6], "after b": [5, 5]}
+    assert found == {"a": 11, "b": 11, "after a": [6, 6], "after b": [5, 5]}
