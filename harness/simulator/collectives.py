@@ -39,7 +39,7 @@ T′[i] = max(S[i] + c, S[i−1] + c + α) + a.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -388,15 +388,10 @@ class AllReduce:
         self.wiring = wiring
         self.members = np.arange(wiring.workers) if members is None else members
         self._group = group
-        self._smaller: AllReduce | None = None
 
     def restrict(self, members: Any) -> AllReduce:
-        """The same algorithm among ``members`` only; the last result is cached."""
-        if np.array_equal(members, self.members):
-            return self
-        if self._smaller is None or not np.array_equal(members, self._smaller.members):
-            self._smaller = AllReduce(self.algorithm, self.wiring, self._group, members)
-        return self._smaller
+        """The same algorithm among ``members`` only."""
+        return AllReduce(self.algorithm, self.wiring, self._group, members)
 
     def ends_s(self, ready_s: Any, size_bytes: float, add_s_per_byte: float = 0.0) -> Any:
         """Instants at which members have the sum.
@@ -432,13 +427,9 @@ class AllReduce:
         turns, wait = RINGS.get(self.algorithm, 0), self.wiring.rendezvous
         return Ring(now_s, departed_s, copy_s, latency_s, part * add_s_per_byte, turns, wait)
 
-    @cached_property
-    def _plan(self) -> Plan:
-        members = tuple(self.members.tolist())
-        return schedule(self.algorithm, self.wiring.workers, self._group, members)
-
     def _run(self, ready: Any, size_bytes: float, add_s_per_byte: float) -> tuple[Any, Messages]:
-        plan = self._plan
+        members = tuple(self.members.tolist())
+        plan = schedule(self.algorithm, self.wiring.workers, self._group, members)
         workers, count = plan.workers, len(plan.messages)
         times = np.full((3, count), np.inf)
         messages = Messages(plan.messages, size_bytes * plan.messages["count"] / plan.parts, *times)

@@ -137,7 +137,7 @@ def long_run(
         UserError: the simulation ends, because every worker is gone.
     """
     size, count = (LEAST_FOLDS, BATCHES) if period == 1 else (period, PERIODS)
-    batches, samples, aged, streak = empty_batches(), Samples(), 0.0, 0
+    batches, samples, aged, streak = Batches(*np.zeros((5, 0))), Samples(), 0.0, 0
     while True:
         stretch = Stretch(simulation.version, simulation.now_s, size, count)
         for part in _parts(simulation, size * count):
@@ -361,11 +361,6 @@ class Batches(NamedTuple):
     def concat(self, later: Batches) -> Batches:
         """These batches, then those of the next stretch."""
         return Batches(*(np.concatenate(pair) for pair in zip(self, later, strict=True)))
-
-
-def empty_batches() -> Batches:
-    """Batches with B = 0."""
-    return Batches(*np.zeros((5, 0)))
 
 
 class Samples:
