@@ -585,3 +585,17 @@ def size(default: object = MISSING) -> Any:
 def ratio(default: object = 1.0, *, at_least: float = 1.0 / GREATEST_RATIO) -> Any:
     """A field for a dimensionless factor."""
     return setting(default, at_least=at_least, at_most=GREATEST_RATIO)
+
+
+def check_settings_class(name: str, part: object) -> None:
+    """Reject an object whose class is no dataclass: its fields would be missing in identities.
+
+    Raises:
+        UserError: its class is no dataclass.
+    """
+    if not is_dataclass(part):
+        kind = type(part).__qualname__
+        mistake = (
+            f"{kind} is no dataclass; allowed: with @dataclass(frozen=True) above class {kind}"
+        )
+        raise UserError(f"{name}: {mistake}")

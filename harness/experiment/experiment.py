@@ -10,15 +10,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import ceil
 from typing import Any, Generic, Literal, Self, TypeVar, cast
 
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import STEADY, Halving, Rates, Schedule, Search
+from harness.base import seeds
 from harness.base.errors import UserError
-from harness.base.settings import KIND, build, dataclasses_below, setting
+from harness.base.settings import (
+    KIND,
+    build,
+    check_settings_class,
+    dataclasses_below,
+    setting,
+)
 from harness.experiment.contract import OPTIMIZED, TASK, Reads, Table
+from harness.experiment.digests import digest_of_code, from_outside
 from harness.experiment.task import OwnLoop, Pieces, Task, split_table
 from harness.simulator import (
     Averaging,
@@ -132,6 +140,17 @@ class Experiment(HasIdentity, Generic[AnyTask]):
     shuffling: Shuffling = setting("full")
 
     def __post_init__(self) -> None:
+        check_settings_class("task", self.task)
+        # Identities have both kinds of fields side by side.
+        settings, _ = split_table(type(self.task), {entry.name: "" for entry in fields(self)})
+        for name in settings:
+            raise UserError(f"task.{name}: not allowed; it is a field of every experiment")
+        if from_outside(self.task):
+            try:
+                seeds.plain(plain_fields(self.task), TASK)
+            except (TypeError, ValueError) as error:
+                allowed = "numbers, text, and dataclasses, lists and tables of them"
+                raise UserError(f"{error}; allowed: {allowed}") from error
         if not isinstance(self.task, OwnLoop):
             self._check_folds()
         self.task.check(self)
@@ -402,8 +421,17 @@ class Experiment(HasIdentity, Generic[AnyTask]):
 
     @cached_property
     def _facts(self) -> dict[str, Any]:
-        """See `Task.facts`; pickled too, as another process may have a user's class otherwise."""
-        return self.task.facts(self)
+        """Digests of the user's code, and `Task.facts`.
+
+        They are pickled, too, as another process may have a user's class otherwise.
+        """
+        parts = {"algorithm": self.algorithm, "protocol": self.protocol, "schedule": self.schedule}
+        code = {
+            name: digest for name, part in parts.items() if (digest := _digest_part(part, name))
+        }
+        if from_outside(self.task):  # its values are fields, and may not be hashable
+            code[TASK] = digest_of_code(type(self.task), TASK)
+        return {**({"code": code} if code else {}), **self.task.facts(self)}
 
     def to_identity(self) -> dict[str, Any]:
         """The fields of experiment and task side by side; no name is in both."""
@@ -439,6 +467,12 @@ class Experiment(HasIdentity, Generic[AnyTask]):
 
 
 AnyExperiment = Experiment[Any]
+
+
+@lru_cache(maxsize=64)
+def _digest_part(part: Any, name: str) -> str | None:
+    """Digest of a part in the user's code; None of one of ours."""
+    return digest_of_code(part, name) if from_outside(part) else None
 
 
 def plain(value: object) -> Any:

@@ -18,6 +18,7 @@ from torch import Tensor
 from harness.algorithms.async_sgd import AveragedSgd
 from harness.algorithms.saved import Arrays
 from harness.algorithms.schedules import Halving, Hand, Pace, trial_losses
+from harness.base.errors import UserError
 from harness.experiment.contract import Progress, Watch
 from harness.experiment.experiment import AnyExperiment
 from harness.experiment.loop import (
@@ -302,6 +303,9 @@ class FoldTraining(Training[FoldExecutor]):
         rows = reversed(self.writer.rows())  # so that the first row of a name remains
         starts = {row["name"]: row["value"] for row in rows}
         for name, measured in scores.items():
+            if missing := {"loss", self.config.task.judged.name} - measured.keys():
+                place = f"{type(self.problem).__name__}.evaluate"
+                raise UserError(f"{place}: no {min(missing)!r}; needed: loss and what is judged")
             loss = measured["loss"]
             start = starts.get(f"dev_loss/{name}", loss)
             # A loss may begin at 0 or below, where a multiple of it means nothing.

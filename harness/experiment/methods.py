@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from inspect import signature
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ from harness.algorithms.descent import PLAIN, Descent
 from harness.base.errors import UserError, name_error
 from harness.base.log import printable
 from harness.base.registry import load_plugins
-from harness.base.settings import build, dataclasses_below
+from harness.base.settings import build, check_settings_class, dataclasses_below
 from harness.experiment.names import ALIASES, SHORT_NAMES, names_algorithm, resolve
 from harness.natural_gradient import NaturalGradient
 from harness.simulator import Averaging, ParameterServer
@@ -79,20 +79,6 @@ class Method:
         check_settings_class("protocol", self.protocol)
         if not self.label or "\n" in self.label or printable(self.label) != self.label:
             raise UserError(f"label: {self.label!r}; allowed: one line of printable characters")
-
-
-def check_settings_class(name: str, part: object) -> None:
-    """Reject an object whose class is no dataclass: its fields would be missing in identities.
-
-    Raises:
-        UserError: its class is no dataclass.
-    """
-    if not is_dataclass(part):
-        kind = type(part).__qualname__
-        mistake = (
-            f"{kind} is no dataclass; allowed: with @dataclass(frozen=True) above class {kind}"
-        )
-        raise UserError(f"{name}: {mistake}")
 
 
 Asked = str | Algorithm | tuple[Algorithm, TimingProtocol] | Method

@@ -25,9 +25,10 @@ from harness.algorithms.descent import (
 from harness.algorithms.schedules import Constant, Cosine, Linear, Schedule, Steps, Warmup
 from harness.algorithms.torch_optimizers import FLAGS, LINEAR, Group, Grouped, TorchOptimizer
 from harness.base.errors import UserError, name_error
+from harness.base.settings import check_settings_class
 from harness.experiment.digests import digest_of_code
 from harness.experiment.experiment import HasIdentity
-from harness.experiment.methods import OPTIMIZERS, check_settings_class
+from harness.experiment.methods import OPTIMIZERS
 from harness.modules.allowed import call_function, is_finite, name_function
 from harness.modules.network import trainable_parameters
 from harness.natural_gradient import NGSGD

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from harness.algorithms.averaging import GradientAveraging
-from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.saved import to_array
 from harness.base.errors import UserError
 from harness.base.log import LOG
@@ -31,7 +30,6 @@ from harness.experiment.contract import (
     ignore,
     name_keys,
 )
-from harness.experiment.digests import digest_of_code, from_outside
 from harness.experiment.experiment import AnyExperiment, Experiment, plain
 from harness.experiment.task import Judged, Problem, Task
 from harness.modules.allowed import call_function
@@ -162,14 +160,12 @@ class Module(GradientRules, Task):
         return self.problem.inspect(experiment.stage(0).minibatch, experiment.device)
 
     def facts(self, experiment: Experiment[Module]) -> dict[str, Any]:
-        """See `Task`: digests of the user's code, whether the loss is a sum, and what is sent."""
+        """See `Task`: whether the loss is a sum, and what is sent."""
         inspection = self.inspect(experiment)
         is_mean = isinstance(experiment.algorithm, GradientAveraging)
         rules = is_mean and (self.clip or self.weight_decay)
-        code = _digests_of_code(experiment.algorithm, experiment.protocol, experiment.schedule)
         return {
             "work": plain(experiment.workload()),
-            **({"code": code} if code else {}),
             **({"loss": SUMMED} if inspection.reduction == "sum" else {}),
             **({"buffers": self.problem.buffers} if inspection.changing else {}),
             **({"rules": "of the mean gradient"} if rules else {}),
@@ -207,18 +203,6 @@ class Module(GradientRules, Task):
         """How much the workers' data differ, with a partition."""
         shares = self.shares(workers, seed)
         return {} if shares is None else measure_skew(shares, unwrap(self.problem.train.targets))
-
-
-@lru_cache(maxsize=64)
-def _digest_part(part: Any, name: str) -> str | None:
-    """Digest of a part in the user's code; None of one of ours."""
-    return digest_of_code(part, name) if from_outside(part) else None
-
-
-def _digests_of_code(algorithm: Algorithm, protocol: object, schedule: object) -> dict[str, str]:
-    """Digests of parts in the user's code."""
-    parts = {"algorithm": algorithm, "protocol": protocol, "schedule": schedule}
-    return {name: d for name, part in parts.items() if (d := _digest_part(part, name))}
 
 
 class ModuleMinibatches(Minibatches):

@@ -1,9 +1,12 @@
 """A task from scratch, outside of lagbench: trained, compared, resumed; and the way of a call."""
 
+import pickle
 import shutil
 import sys
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from traceback import walk_stack
+from types import ModuleType
 
 import pytest
 import torch
@@ -12,7 +15,10 @@ from torch.nn.functional import cross_entropy
 
 import lagbench
 from harness import cli
+from harness.base.errors import UserError
+from harness.base.seeds import identity
 from harness.experiment import loop
+from harness.experiment.pools import Parcel
 from harness.experiment.run_file import load_folds
 from harness.store import Store
 from tests.killed import kept_bytes
@@ -106,3 +112,46 @@ def test_few_frames_and_files_lie_between_a_call_and_the_simulated_cluster(task,
         if name == "task":
             assert result.report(tmp_path / "page")
             assert "Fit(slope=3.0)" in (tmp_path / "page/index.html").read_text()
+
+
+def test_an_edit_of_what_a_task_calls_is_another_run(task, tmp_path):
+    (tmp_path / "run.toml").write_text(RUN)
+    experiment = load_folds(tmp_path / "run.toml")
+    text = (EXAMPLES / "own_task.py").read_text().rpartition("\nprint")[0]
+
+    def hash_of(text: str) -> str:
+        edited = ModuleType("edited")
+        exec(text, vars(edited))
+        return identity(replace(experiment, task=edited.Fit()).to_dict())
+
+    assert hash_of(text) == hash_of(text)
+    assert hash_of(text) != hash_of(text.replace("(error * x)", "0.5 * (error * x)"))
+
+
+def test_mistakes_of_a_task_are_refused_in_one_line(task, tmp_path):
+    (tmp_path / "run.toml").write_text(RUN)
+    experiment = load_folds(tmp_path / "run.toml")
+
+    @dataclass(frozen=True)
+    class Seeded(task):
+        seed: int = 0
+
+    with pytest.raises(UserError, match=r"^task.seed: not allowed; it is a field of every"):
+        replace(experiment, task=Seeded())
+    with pytest.raises(UserError, match=r"^task.slope: Tensor is not data .*; allowed: numbers"):
+        replace(experiment, task=task(slope=torch.zeros(2)))
+
+    @dataclass(frozen=True)
+    class Silent(task):
+        def open(self, experiment, store=None, watch=None):
+            problem = super().open(experiment)
+            problem.evaluate = lambda model: {}
+            return problem
+
+    with pytest.raises(UserError, match=r"^Line.evaluate: no 'loss'; needed: loss"):
+        lagbench.run(replace(experiment, task=Silent()), Store(tmp_path / "store"))
+
+
+def test_a_task_goes_to_another_process_with_its_defaults(task):
+    sent = pickle.loads(pickle.dumps(Parcel(task))).content
+    assert [entry.default_factory for entry in fields(sent)] == [MISSING]
