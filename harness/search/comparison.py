@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from harness.algorithms.averaging import GradientAveraging
 from harness.algorithms.catalogue import Algorithm
@@ -25,7 +25,7 @@ from harness.search.rates import (
     RateChoice,
     search_rate,
 )
-from harness.search.search import Steps, drive, follow, translate
+from harness.search.search import Steps, follow, translate
 from harness.store import Cell, Run
 
 Configure = Callable[[Method, int, float, int], AnyExperiment]
@@ -144,14 +144,16 @@ class Grid:
             for count in self._counts(method):
                 tally.expect((method.label, count), Span(len(self.seeds), len(self.seeds)))
 
-        def answer(tries: list[tuple[Any, Try]]) -> list[Run]:
-            runs = runner.run(dict(attempt for _, attempt in tries), tally=display)
-            for key, (name, _) in tries:
-                tally.add(key, runs[name])
-            return [runs[name] for _, (name, _) in tries]
-
-        cells = drive(follow(searches), answer)
-        return [cells[method.label, count] for method, count in self.pairs]
+        search, outcomes = follow(searches), cast("list[Run]", None)  # of a search that begins
+        try:
+            while True:
+                tries = search.send(outcomes)
+                runs = runner.run(dict(attempt for _, attempt in tries), tally=display)
+                outcomes = [runs[name] for _, (name, _) in tries]
+                for (key, _), run in zip(tries, outcomes, strict=True):
+                    tally.add(key, run)
+        except StopIteration as end:
+            return [end.value[method.label, count] for method, count in self.pairs]
 
     def _describe_cost(self) -> str:
         """The number of trainings, before the first one."""
