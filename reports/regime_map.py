@@ -70,7 +70,7 @@ def _draw_panel(axes: Any, panel: Panel, exhibit: Exhibit, claim: Claim) -> None
     axes.set_ylim(limits)
     style.set_y_title(axes, panel.title)
     axes.set_xlabel(textwrap.fill(exhibit.axes["x"], 30))
-    axes.legend(loc="upper right", fontsize="small", handlelength=1.4)
+    axes.legend(loc="best", fontsize="small", handlelength=1.4)
 
 
 def _draw_series(axes: Any, index: int, label: str, rows: list[Row]) -> None:

@@ -132,7 +132,7 @@ def set_log_scale(axis: Any) -> None:
 def format_tick(value: float, position: float = 0.0) -> str:
     """A tick's label in digits; the position is matplotlib's and does not matter."""
     del position
-    return f"{value:g}"
+    return f"{value:,.12g}"
 
 
 def set_lanes(axes: Axes, names: Sequence[str], ends: tuple[float, float]) -> None:
