@@ -27,6 +27,7 @@ from harness.experiment.contract import (
     Table,
     key_in_file,
 )
+from harness.experiment.digests import OWN
 from harness.experiment.experiment import AnyExperiment, Experiment, complete_protocol
 from harness.experiment.task import OwnLoop, Task, split_table
 from harness.simulator.simulation import load_protocol
@@ -108,7 +109,8 @@ def _task_of(table: Mapping[str, object], place: str) -> type[Task]:
         return load("tasks", name)
     if name in imported:
         return imported[name]
-    raise name_error(f"{place}: {TASK}.{KIND}", name, entries("tasks"))
+    own = [kind for kind, task in imported.items() if task.__module__.partition(".")[0] not in OWN]
+    raise name_error(f"{place}: {TASK}.{KIND}", name, (*entries("tasks"), *own))
 
 
 def _find_stored_task(table: Mapping[str, object], place: str) -> type[Task]:
