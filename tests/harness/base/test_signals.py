@@ -81,7 +81,9 @@ def test_a_command_that_is_told_twice_ends_as_one_that_is_told_once():
     assert (process.returncode, out, err) == (130, "mended\n", "interrupted\n")
 
 
-def test_ctrl_c_amid_compiled_code_ends_a_command_and_fails_no_run(capsys, tmp_path):
+def test_ctrl_c_amid_compiled_code_ends_a_command_and_fails_no_run(capsys, tmp_path, request):
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, former))
     send = getattr(ctypes.CDLL(None), "raise")
     send.argtypes, send.restype = [ctypes.c_int], ctypes.c_int
 
