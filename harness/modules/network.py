@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import compress
 from math import prod
 from typing import Any, Literal, NamedTuple, cast
@@ -137,6 +137,7 @@ class ModuleNetwork(RuledNetwork):
         self.sizes = self.parameters.lengths
         self.unused: Unused = []
         self._unused_at_once: list[int] | None = None
+        self._views: dict[int, Sequence[Tensor]] = {}
         for parameter in self._trained:  # gradients that the user's module had
             parameter.grad = None
         tables = {id(m.weight) for m in self.module.modules() if isinstance(m, nn.Embedding)}
@@ -293,7 +294,15 @@ class ModuleNetwork(RuledNetwork):
 
     def bind_parameters(self, model: Tensor) -> nn.Module:
         """The module with its parameters as views of ``model [P]``, without a copy."""
-        for parameter, view in zip(self._trained, self.parameters.views(model), strict=True):
+        # A worker's row is the same at each step: views of small ones are kept.
+        views = self._views.get(address := model.data_ptr())
+        if views is None:
+            views = self.parameters.views(model)
+            if model.numel() <= SMALL:
+                if len(self._views) == ROWS:
+                    self._views.clear()
+                self._views[address] = views  # which keep the memory at this address
+        for parameter, view in zip(self._trained, views, strict=True):
             parameter.data = view
         return self.module
 
@@ -347,9 +356,11 @@ class ModuleNetwork(RuledNetwork):
         bound = self.buffers.bind(self._state, w)
         with torch.enable_grad():
             loss = self.loss_of(module, x, targets)
-            gradients = cast(
-                Sequence[Tensor | None],
-                torch.autograd.grad(loss, self._trained, allow_unused=True),
+            # `loss.backward()` without its checks, which take as long as several small layers.
+            gradients: Sequence[Tensor | None] = _run_backward(
+                *((loss,), (_unit(loss.dtype, loss.device),), False, False, self._trained),
+                allow_unreachable=True,
+                accumulate_grad=False,
             )
         self.unused.append([k for k, gradient in enumerate(gradients) if gradient is None])
         pairs = zip(gradients, self._trained, strict=True)
@@ -363,6 +374,15 @@ def _flatten(gradient: Tensor | None, parameter: Tensor) -> Tensor:
     if gradient is None:
         return parameter.new_zeros(parameter.numel())
     return gradient.to_dense().flatten() if gradient.is_sparse else gradient.flatten()
+
+
+@lru_cache(maxsize=8)
+def _unit(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The derivative of a loss by itself."""
+    return torch.ones((), dtype=dtype, device=device)
+
+
+_run_backward = cast(Callable[..., Any], cast(Any, torch.autograd.graph)._engine_run_backward)
 
 
 TOO_NARROW = {"torch.float8_e4m3fn", "torch.float8_e5m2"}
@@ -416,8 +436,19 @@ class Parameters:
 
     def views(self, model: Tensor) -> Sequence[Tensor]:
         """Views ``[*shape]`` of a vector ``[P]``, one for each parameter."""
-        parts = model.split_with_sizes(self.lengths)
-        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        return _unflattened(model, self._like)
+
+    @cached_property
+    def _like(self) -> list[Tensor]:
+        """Tensors without data that carry the shapes."""
+        return [torch.empty(shape, device="meta") for shape in self.shapes]
+
+
+# One call for all views: a call for each takes as long as a small layer's product.
+_unflattened = cast(
+    Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor]],
+    cast(Any, torch._C)._nn.unflatten_dense_tensors,  # pyright: ignore[reportPrivateUsage]
+)
 
 
 def copy_module(module: nn.Module) -> nn.Module:
@@ -502,3 +533,7 @@ def state_of_generators(device: torch.device = CPU) -> bytes:
     on_gpu = device.type == "cuda"
     of_torch = torch.cuda.get_rng_state(device) if on_gpu else torch.get_rng_state()
     return pickle.dumps((of_torch.numpy(), np.random.get_state(), random.getstate()))
+
+
+ROWS, SMALL = 4, 2**16
+"""Largest number of rows of which views are kept, and of parameters in such a row."""
