@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 
-import numpy as np
-
 from harness.experiment.experiment import Experiment
 from harness.judge.results import Exhibit, Row
 from harness.judge.scaling import LEAST_SEEDS
@@ -56,11 +54,9 @@ def _row(label: str, size: SizePlan, cell: list[Arms], test: str) -> Row:
         [error_rate(arms[name], model, test) for arms in cell]
         for name, model in (("search", "average"), ("multi_pass", "last"))
     )
-    ratio = ratio_ci(over, under)
-    if len(cell) < LEAST_SEEDS:
-        ratio = replace(ratio, low=-np.inf, high=np.inf)
     behind = hashes(*([arms["search"], arms["multi_pass"]] for arms in cell))
-    return Row.from_interval(label, size.at, None, ratio, behind)
+    row = Row.from_interval(label, size.at, None, ratio_ci(over, under), behind)
+    return replace(row, ci95=None) if len(cell) < LEAST_SEEDS else row
 
 
 def _cells(finished: Finished) -> Iterator[tuple[SizePlan, list[Arms]]]:
