@@ -241,8 +241,7 @@ def tolerate(
             turned = turn(value)[0]
             return turned.prepare(grid).run(turned.runner, tally)
 
-        jobs = call.settings.jobs
-        tolerance = ToleranceSearch(search, grid_at, run, jobs).find()
+        tolerance = ToleranceSearch(search, grid_at, run).find()
         runs = [run for point in tolerance.points for run in point.cell.runs]
         for line in [f"no effect: {knob.idle}"] if knob.idle else idle_lines(runs):
             call.say(line)

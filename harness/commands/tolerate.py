@@ -91,6 +91,6 @@ def run(arguments: argparse.Namespace) -> int:
         def run_grid(_: float, grid: Grid, tally: Tally) -> list[Cell]:
             return grid.run(runner, tally)
 
-        tolerance = ToleranceSearch(search, grid_at, run_grid, arguments.jobs).find()
+        tolerance = ToleranceSearch(search, grid_at, run_grid).find()
     runs = [run for point in tolerance.points for run in point.cell.runs]
     return overrides.finish(arguments, answer_of(tolerance), runs, knob.idle)

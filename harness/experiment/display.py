@@ -8,16 +8,14 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
-from statistics import fmean
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from harness.base.log import LOG
 from harness.base.seeds import SHORT
 from harness.experiment.contract import Progress
-from harness.store import Run
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -28,9 +26,6 @@ PLAIN_EVERY_S = 10.0
 WORTH_TELLING_S = 10.0
 """Seconds of work below which no summary is printed."""
 
-MOST_UNSURE = 2
-"""Largest ratio of the bounds of what is left at which its time is told."""
-
 ENOUGH = 0.02
 """Share of the work after which the time left is extrapolated from it."""
 
@@ -40,75 +35,27 @@ def describe_seconds(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
-@dataclass(frozen=True)
-class Span:
-    """Bounds of a number of trainings."""
-
-    least: int
-    most: int
-
-    def __add__(self, span: Span) -> Span:
-        return Span(self.least + span.least, self.most + span.most)
-
-    def __mul__(self, times: int) -> Span:
-        return Span(self.least * times, self.most * times)
-
-    def __str__(self) -> str:
-        return f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
-
-    def count(self, name: str) -> str:
-        """The bounds with the name of what is counted, in the plural unless it is one."""
-        return f"{self} {name}{'' if self.most == 1 else 's'}"
-
-
 @dataclass
 class Tally:
     """Trainings of a whole search, which chooses its runs on the way.
 
     Args:
-        jobs: number of runs at a time.
+        most: largest number of trainings.
         done: number of trainings that are done.
         shown_s: when a plain line was last printed, on the monotonic clock.
     """
 
-    jobs: int = 1
+    most: int = 0
     done: int = 0
     shown_s: float = 0.0
-    _left: dict[Hashable, Span] = field(default_factory=dict[Hashable, Span])
-    _wall_s: dict[str, float] = field(default_factory=dict[str, float])
 
-    def expect(self, part: Hashable, further: Span) -> None:
-        """Set how many further trainings a part of the search needs."""
-        self._left[part] = further
-
-    def add(self, part: Hashable, run: Run) -> None:
-        """Count a finished run."""
-        self.done += 1
-        bounds = self._left.get(part, Span(0, 0))
-        self._left[part] = Span(max(bounds.least - 1, 0), max(bounds.most - 1, 0))
-        wall_s = run.provenance.get("wall_s")
-        if isinstance(wall_s, int | float):
-            self._wall_s[run.hash] = float(wall_s)
-
-    @property
-    def total(self) -> Span:
-        """Bounds of the number of all trainings, those that are done included."""
-        return sum(self._left.values(), Span(self.done, self.done))
-
-    def describe(self, finished: int = 0) -> str:
-        """The state in a few words, e.g. ``"training 5 of at most 28, at most 90 s left"``.
+    def describe(self, finished: int) -> str:
+        """The state in a few words, e.g. ``"training 5 of at most 28"``.
 
         Args:
-            finished: number of trainings that are done and not yet added.
+            finished: number of trainings that are done and not yet counted.
         """
-        trained, total = self.done + finished, self.total
-        bound = "at most " if total.least < total.most else ""
-        text = f"training {min(trained + 1, total.most)} of {bound}{total.most}"
-        left = Span(max(total.least - trained, 0), max(total.most - trained, 0))
-        if not self._wall_s or left.most > MOST_UNSURE * left.least:
-            return text
-        left_s = left.most * fmean(self._wall_s.values()) / self.jobs
-        return f"{text}, {bound}{describe_seconds(left_s)} left"
+        return f"training {min(self.done + finished + 1, self.most)} of at most {self.most}"
 
 
 class Display:

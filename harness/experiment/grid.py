@@ -121,7 +121,7 @@ class Runner:
             called: gives the title of a key on the display.
             budget_s: seconds after which running ones are stopped, with checkpoints; None for no
                 limit.
-            tally: counts the trainings of a search of which these are a part; the caller adds them.
+            tally: counts the trainings of a search of which these are a part.
 
         Raises:
             UserError: a run met bad input.
@@ -152,6 +152,8 @@ class Runner:
                     self._display.finish(name)
             else:
                 self._run_jobs(missing, end_s)
+        if tally is not None:
+            tally.done += len(ordered)
         runs = {name: self.store.load(name) for name in ordered}
         return {key: runs[name] for key, name in hashes.items()}
 

@@ -24,14 +24,14 @@ from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.base.seeds import identity
 from harness.base.settings import format_count
-from harness.experiment.display import Span, Tally
+from harness.experiment.display import Tally
 from harness.experiment.experiment import AnyExperiment
 from harness.experiment.grid import Runner
 from harness.experiment.methods import Method
 from harness.judge.comparison import IMPROVEMENT, Impossible, reach
 from harness.judge.direction import as_error, final_error
-from harness.search.comparison import SEARCHED, Grid, Try, scale_linearly
-from harness.search.rates import TUNING_SEEDS, search_rate
+from harness.search.comparison import Grid, Try, scale_linearly
+from harness.search.rates import MOST_TRAININGS, TUNING_SEEDS, search_rate
 from harness.search.search import FACTOR, Steps, climb, drive, follow, lowest, translate
 from harness.simulator import Simulation
 from harness.store import Cell, Run
@@ -124,21 +124,15 @@ class Plan:
         return identity(self.to_dict())
 
     @property
-    def stages(self) -> dict[str, Span]:
-        """Bounds of the number of trainings of each stage: one worker, the rungs, the last."""
-        seeds, count = Span(len(self.seeds), len(self.seeds)), len(self.candidates)
+    def most_trainings(self) -> int:
+        """The largest number of trainings: of one worker, in the rungs, in full."""
         # Without a target one worker's rate is searched twice: by the end, then by the time.
         searches = 1 if self.target is not None else 2
-        stages = {"one worker": Span(SEARCHED.least, SEARCHED.most * searches) + seeds}
+        most, count = MOST_TRAININGS * searches + len(self.seeds), len(self.candidates)
         for rung in range(len(self.passes) - 1):
-            stages[f"rung {rung}"] = Span(0, MOST_RATES * count)
+            most += MOST_RATES * count
             count = min(count, self.count_kept(rung))
-        return {**stages, "last": (SEARCHED + seeds) * count}
-
-    @property
-    def trainings(self) -> Span:
-        """Bounds of the number of trainings."""
-        return sum(self.stages.values(), Span(0, 0))
+        return most + (MOST_TRAININGS + len(self.seeds)) * count
 
 
 def worker_counts(machines: int, asked: Sequence[int] = ()) -> list[int]:
@@ -308,10 +302,7 @@ class AdviceSearch:
     _trials: dict[str, Trial] = field(default_factory=dict[str, Trial], init=False)
 
     def __post_init__(self) -> None:
-        self._tally = Tally(self.runner.jobs)
-        for stage, trainings in self.plan.stages.items():
-            self._tally.expect(stage, trainings)
-        self._stage = "one worker"
+        self._tally = Tally(self.plan.most_trainings)
 
     def run(self) -> AdviceOutcome:
         """Search; lines say the plan's digest and the number of trainings beforehand."""
@@ -319,11 +310,10 @@ class AdviceSearch:
         candidates = format_count(1 + len(plan.candidates), "candidate")
         LOG.info(
             f"advise: plan {plan.digest[:12]}: {candidates},"
-            f" {plan.trainings.count('training')}; those in the store are not trained again"
+            f" at most {plan.most_trainings} trainings; those in the store are not trained again"
         )
         target, reason, alone, tuned = self._train_reference()
         error = as_error(alone.runs[0], target)
-        self._end_stage("rung 0" if len(plan.passes) > 1 else "last")
         rates = {
             team.name: scale_linearly(alone.rate, team.method.algorithm, 1, team.workers)
             for team in plan.candidates
@@ -332,8 +322,6 @@ class AdviceSearch:
         for rung, passes in enumerate(plan.passes[:-1]):
             level = max(error, _level(tuned, alone.judged, passes / ALLOWED_PASSES))
             teams = self._race(teams, passes, level, tuned, rates)[: plan.count_kept(rung)]
-            goes_on = rung + 1 < len(plan.passes) - 1
-            self._end_stage(f"rung {rung + 1}" if goes_on else "last")
         cells = self._follow(
             {team: self._train(team, full, error, rates[team.name]) for team in teams}
         )
@@ -345,11 +333,6 @@ class AdviceSearch:
         trained = [alone, *cells.values()]
         return AdviceOutcome(plan, target, reason, trained, trials, len(self._passes), cost)
 
-    def _end_stage(self, following: str) -> None:
-        """Expect no further training in the present stage."""
-        self._tally.expect(self._stage, Span(0, 0))
-        self._stage = following
-
     def _follow(self, searches: Mapping[Any, Steps[Try, Run, Any]]) -> dict[Any, Any]:
         """Advance searches together and count their trainings."""
 
@@ -358,7 +341,6 @@ class AdviceSearch:
             runs = self.runner.run(configs, tally=self._tally)
             for name, run in runs.items():
                 self._passes[run.hash] = configs[name].passes
-                self._tally.add(self._stage, run)
             return [runs[name] for _, (name, _) in tries]
 
         return drive(follow({**searches}), answer)

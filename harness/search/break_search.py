@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from harness.base.errors import UserError
 from harness.base.log import LOG
-from harness.experiment.display import Span, Tally
+from harness.experiment.display import Tally
 from harness.judge.break_point import Point, Tolerance, errors_of, point, reference_point
 from harness.search.comparison import Grid, scale_linearly
 from harness.search.search import Steps, bisect, geometric_mean, solve
@@ -103,13 +103,11 @@ class ToleranceSearch:
         search: quantity, range and margin.
         grid_at: the grid of a value: one method with one number of workers.
         run: runs the grid of a value and counts its trainings.
-        jobs: number of runs at a time.
     """
 
     search: Search
     grid_at: Callable[[float], Grid]
     run: Callable[[float, Grid, Tally], Sequence[Cell]]
-    jobs: int = 1
 
     def find(self) -> Tolerance:
         """Raise the quantity until the final error breaks the margin.
@@ -119,19 +117,16 @@ class ToleranceSearch:
         Raises:
             UserError: training diverged at the reference value.
         """
-        search, tally = self.search, Tally(self.jobs)
-        low, what = search.between[0], search.what
-        values, cost = search.most_values, self.grid_at(low).trainings
+        search, low, what = self.search, self.search.between[0], self.search.what
+        most = self.grid_at(low).most_trainings
+        tally = Tally(search.most_values * most)
         LOG.info(
-            f"tolerate: {Span(2, values)} values of {what}, {cost.count('training')} each: at most"
-            f" {values * cost.most}; those in the store are not trained again"
+            f"tolerate: at most {search.most_values} values of {what}, {most} trainings each; those"
+            " in the store are not trained again"
         )
         cells: dict[float, Cell] = {}
 
         def cell(value: float) -> Cell:
-            later = values - len(cells) - 1
-            least = cost.least if value == low else 0  # the last value follows the reference
-            tally.expect("later values", Span(least, later * cost.most))
             grid = self._start_near(self.grid_at(value), value, cells)
             (cells[value],) = self.run(value, grid, tally)
             return cells[value]

@@ -5,27 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 from harness.algorithms.averaging import GradientAveraging
 from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.base.settings import format_count
-from harness.experiment.display import Span, Tally
+from harness.experiment.display import Tally
 from harness.experiment.experiment import AnyExperiment
 from harness.experiment.grid import Runner
 from harness.experiment.methods import Method
 from harness.judge.comparison import Impossible, describe_impossible
 from harness.judge.direction import final_error
-from harness.search.rates import (
-    LEAST_TRAININGS,
-    MOST_TRAININGS,
-    TUNING_SEEDS,
-    RateChoice,
-    search_rate,
-)
-from harness.search.search import Steps, follow, translate
+from harness.search.rates import MOST_TRAININGS, TUNING_SEEDS, RateChoice, search_rate
+from harness.search.search import Steps, drive, follow, translate
 from harness.store import Cell, Run
 
 Configure = Callable[[Method, int, float, int], AnyExperiment]
@@ -33,9 +27,6 @@ Configure = Callable[[Method, int, float, int], AnyExperiment]
 
 Try = tuple[str, AnyExperiment]
 """A run to execute: its name for the user, and its configuration."""
-
-SEARCHED = Span(LEAST_TRAININGS, MOST_TRAININGS)
-"""Trainings of a search for a learning rate."""
 
 Rates = float | Mapping[str, float] | None
 """Learning rates: one for all, one for each method by its label, or None to search them."""
@@ -116,10 +107,9 @@ class Grid:
         return self.rates is None
 
     @property
-    def trainings(self) -> Span:
-        """Bounds of the number of trainings."""
-        cells = len(self.pairs)
-        return (SEARCHED * self.searches + Span(len(self.seeds), len(self.seeds))) * cells
+    def most_trainings(self) -> int:
+        """The largest number of trainings."""
+        return (MOST_TRAININGS * self.searches + len(self.seeds)) * len(self.pairs)
 
     def run(self, runner: Runner, tally: Tally | None = None) -> list[Cell]:
         """Run every cell; methods in their order, numbers of workers ascending.
@@ -132,52 +122,40 @@ class Grid:
             runner: executes runs that its store lacks.
             tally: counts the trainings of a search of which these are a part.
         """
-        display = tally
         if tally is None and self.searches:
             LOG.info(self._describe_cost())
-            display = Tally(runner.jobs)
-        tally = display or Tally()
+            tally = Tally(self.most_trainings)
         searches: dict[Any, Steps[Try, Run, Any]] = {}
         for method in self.methods:
-            searches[method.label] = self._find_rates(method, searches, tally)
-            tally.expect(method.label, SEARCHED * (len(self._counts(method)) * self.searches))
-            for count in self._counts(method):
-                tally.expect((method.label, count), Span(len(self.seeds), len(self.seeds)))
+            searches[method.label] = self._find_rates(method, searches)
 
-        search, outcomes = follow(searches), cast("list[Run]", None)  # of a search that begins
-        try:
-            while True:
-                tries = search.send(outcomes)
-                runs = runner.run(dict(attempt for _, attempt in tries), tally=display)
-                outcomes = [runs[name] for _, (name, _) in tries]
-                for (key, _), run in zip(tries, outcomes, strict=True):
-                    tally.add(key, run)
-        except StopIteration as end:
-            return [end.value[method.label, count] for method, count in self.pairs]
+        def answer(tries: list[tuple[Any, Try]]) -> list[Run]:
+            runs = runner.run(dict(attempt for _, attempt in tries), tally=tally)
+            return [runs[name] for _, (name, _) in tries]
+
+        cells = drive(follow(searches), answer)
+        return [cells[method.label, count] for method, count in self.pairs]
 
     def _describe_cost(self) -> str:
         """The number of trainings, before the first one."""
         cells = len(self.pairs)
         searches = f"{format_count(cells, 'search')} for a learning rate"
         seeds = format_count(len(self.seeds), "seed")
-        plan = f"{searches}, {SEARCHED.count('training')} each, then {seeds} each"
-        return (
-            f"{plan}: {self.trainings.count('training')}; those in the store are not trained again"
-        )
+        plan = f"{searches}, at most {MOST_TRAININGS} trainings each, then {seeds} each"
+        most = f"at most {self.most_trainings} trainings"
+        return f"{plan}: {most}; those in the store are not trained again"
 
     def _find_rates(
-        self, method: Method, searches: dict[Any, Steps[Try, Run, Any]], tally: Tally
+        self, method: Method, searches: dict[Any, Steps[Try, Run, Any]]
     ) -> Steps[Try, Run, None]:
         """Find the rates of a method, workers ascending; adds each cell's search as it is known."""
-        counts = self._counts(method)
-        for place, workers in enumerate(counts, 1):
+        for workers in self._counts(method):
             rate, search = self._preset_rate(method), None
             if rate is None:
                 search = yield from self._search(method, workers)
                 self._found[method.label, workers], rate = search, search.rate
                 if not search.inside:
                     LOG.info(_describe_edge(method, workers, search))
-                tally.expect(method.label, SEARCHED * (len(counts) - place))
             # `follow` starts a search that is added while it runs, so this cell's seeds run beside
             # the search with more workers.
             searches[method.label, workers] = self._fill(method, workers, rate, search)

@@ -10,8 +10,8 @@ from statistics import fmean
 from harness.base.seeds import TUNING_SEEDS
 from harness.search.search import FACTOR, MOST_TRIES, Steps, climb, lowest, translate
 
-LEAST_TRAININGS, MOST_TRAININGS = 3 + len(TUNING_SEEDS) - 1, MOST_TRIES * len(TUNING_SEEDS)
-"""Trainings of one search: a rate and its neighbours, which diverge; all rungs with all seeds."""
+MOST_TRAININGS = MOST_TRIES * len(TUNING_SEEDS)
+"""Largest number of trainings of one search: all rungs with all seeds."""
 
 Errors = Mapping[int, Sequence[float]]
 """Final errors by rung of the ladder, one for each seed so far; infinite if training diverged."""
