@@ -27,21 +27,6 @@ def push_lag(timeline: Timeline) -> Lag:
     return Lag(np.maximum(rows.fold - before, 0), time_s[rows.fold] - ends)
 
 
-def pass_lag(timeline: Timeline) -> Lag:
-    """[C] ages of contributions since the beginnings of their passes.
-
-    A pass begins when the cluster pauses and decodes; if it never does, there is one pass.
-    """
-    spans, kinds, time_s = timeline.spans, timeline.kinds, timeline.folds.time_s
-    fold = timeline.folded().fold
-    if "decode" not in kinds:
-        return Lag(fold, time_s[fold])
-    began = np.unique(spans.start_s[spans.kind == kinds.index("decode")])
-    # On the left: a fold at the instant of a pause still belongs to the pass before.
-    at = began[np.searchsorted(began, time_s[fold]) - 1]
-    return Lag(fold - np.searchsorted(time_s, at, "right"), time_s[fold] - at)
-
-
 def outer_lag(timeline: Timeline, slots: int | None = None) -> Lag:
     """[K] ages of folded frames since the reads of the versions that decoded them.
 

@@ -73,11 +73,9 @@ def orders_of(config: AnyExperiment, train: Utterances) -> np.ndarray:
 
 def simulation_of(config: AnyExperiment, train: Utterances) -> Simulation:
     """The simulation of a run at time 0, with the lengths of the utterances to decode."""
-    protocol = config.timed
-    if isinstance(protocol, Sequence):
-        order = orders_of(config, train)
-        protocol = protocol.give(np.where(order < 0, 0, train.frames[order]))
-    return config.simulate(protocol)
+    order = orders_of(config, train)
+    lengths = np.where(order < 0, 0, train.frames[order])
+    return config.simulate(cast(Sequence, config.timed).give(lengths))
 
 
 @dataclass(frozen=True, eq=False)

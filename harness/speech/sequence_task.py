@@ -30,12 +30,12 @@ from harness.experiment.experiment import AnyExperiment, Experiment
 from harness.experiment.run import run
 from harness.experiment.task import Judged, Opened, OwnLoop, split_table
 from harness.networks.feedforward import denormals_flushed
-from harness.simulator import ParameterServer, Timeline, Workload, concat
+from harness.simulator import Timeline, Workload, concat
 from harness.simulator.full_run import Whole, steady_rate
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.timeline import inner_lag
 from harness.speech.frames import corpus_of
-from harness.speech.lags import outer_lag, pass_lag, push_lag
+from harness.speech.lags import outer_lag, push_lag
 from harness.speech.protocol import Sequence
 from harness.speech.sequence import Plateau, orders_of, simulation_of
 from harness.speech.sequence_training import SequenceTraining
@@ -55,7 +55,7 @@ SHARED = ("corpus", "scale", "corpus_seed", "cluster", "timed_layers")
 SAMPLE = 2000
 """Folds of the single-replica simulation that speed-ups are computed from."""
 
-ORDERS = ("none", "on the fly", "full")
+ORDERS = ("none", "on the fly")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class Sequences(OwnLoop):
     at the end. The algorithm is `AsyncSgd`, or another with gradients as contributions; the
     staleness that it receives is that of inner gradients. ``shuffling`` ``"none"`` trains on one
     utterance after another, ``"on the fly"`` on a frame of each slot's utterance (paper 3, section
-    3.1), ``"full"`` on frames of all utterances, which are decoded together at the start of a pass.
+    3.1).
 
     Args:
         corpus: name of a corpus, or folder of a saved one (docs/corpora.md).
@@ -179,9 +179,7 @@ class Sequences(OwnLoop):
         return Workload.of_network(self.timed_layers, cast(Sequence, experiment.protocol).slots)
 
     def timed(self, experiment: AnyExperiment) -> TimingProtocol:
-        """See `Task`; frames shuffled over whole passes need no decoders in it."""
-        if experiment.shuffling == "full":
-            return ParameterServer()
+        """See `Task`."""
         shuffled = experiment.shuffling == "on the fly"
         protocol = cast(Sequence, experiment.protocol)
         return replace(protocol, shards=experiment.shards, shuffled=shuffled)
@@ -189,17 +187,11 @@ class Sequences(OwnLoop):
     def reads(self, experiment: AnyExperiment) -> Reads:
         """See `Task`.
 
-        ``push`` is the end of computing; ``outer`` is the decoder's read, frame by frame, or
-        minibatch by minibatch if everything is decoded at the start of a pass.
+        ``push`` is the end of computing; ``outer`` is the decoder's read, frame by frame.
         """
-        outer: Reads = {}
         protocol = cast(Sequence, experiment.protocol)
-        if experiment.shuffling != "full":
-            slots = None if experiment.shuffling == "on the fly" else protocol.slots
-            outer = {"outer": partial(outer_lag, slots=slots)}
-        elif protocol.decode_cost or experiment.passes == 1:  # else no pause marks a pass
-            outer = {"outer": pass_lag}
-        return {"inner": inner_lag, **outer, "push": push_lag}
+        slots = None if experiment.shuffling == "on the fly" else protocol.slots
+        return {"inner": inner_lag, "outer": partial(outer_lag, slots=slots), "push": push_lag}
 
     def open(
         self, experiment: AnyExperiment, store: Store | None = None, watch: Watch = ignore
@@ -234,11 +226,9 @@ class Sequences(OwnLoop):
         ``share`` gives the kept share of each utterance.
 
         Raises:
-            UserError: frames are shuffled over whole passes, or there are no folds.
+            UserError: there are no folds.
         """
         passes = experiment.passes
-        if experiment.shuffling == "full":
-            raise UserError("shuffling: 'full' cannot be predicted; allowed: none, on the fly")
         if not passes:
             raise UserError("passes: 0 trains nothing; allowed: at least 1")
         timeline = time_decoded(experiment, pieces, share, most)

@@ -1,7 +1,6 @@
 """Sequence training: evaluations at shares of a pass, the learning rate on plateaus, troubles.
 
-The executor determines when utterances are decoded and trained on: `Streams` (decoders and
-trainers side by side) or `Passes` (all decoded at the start of a pass).
+The executor, `Streams`, determines when utterances are decoded and trained on.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any
 
 from torch import Tensor
@@ -22,7 +20,7 @@ from harness.simulator import Timeline
 from harness.speech.decoding import DecodeStats, Tally
 from harness.speech.held_out import HoldoutScores, SequenceEvaluator, lags
 from harness.speech.sequence import Plateau, Setup
-from harness.speech.streams import Passes, Streams
+from harness.speech.streams import Streams
 from harness.store.schema import Outcome
 
 CRITERIA = {"mmi": "MMI", "numerator": "training without a denominator"}
@@ -30,7 +28,7 @@ CRITERIA = {"mmi": "MMI", "numerator": "training without a denominator"}
 
 
 @dataclass
-class SequenceTraining(Training[Streams | Passes]):
+class SequenceTraining(Training[Streams]):
     """A sequence training in progress.
 
     Args:
@@ -62,8 +60,7 @@ class SequenceTraining(Training[Streams | Passes]):
         self.evaluator = SequenceEvaluator(
             setup.net, setup.frames, corpus, setup.criterion, self.task.held_out
         )
-        kind = Passes if config.shuffling == "full" else Streams
-        self.executor = kind(config, setup)
+        self.executor = Streams(config, setup)
         self.ended = not config.passes
         self.resume()
 
@@ -73,8 +70,7 @@ class SequenceTraining(Training[Streams | Passes]):
         """See `Training`."""
         if self.ended:
             return False
-        due = Fraction(len(self.measured), self.config.evaluations)
-        step = self.executor.advance(self.rate, due)
+        step = self.executor.advance(self.rate)
         self.segments += step.happened
         self._count(step.seen)
         if self.epoch * self.config.evaluations >= len(self.measured):

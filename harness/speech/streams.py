@@ -1,4 +1,4 @@
-"""Executors of sequence training on a simulated cluster: streams of utterances, or passes.
+"""Executor of sequence training on a simulated cluster, from streams of utterances.
 
 `Streams` is paper 3's scheme: decoders and trainers side by side, utterance by utterance.
 Simulated time and training advance together. The time of an utterance in its slot depends on the
@@ -6,10 +6,6 @@ number of its kept frames, and that on the parameters it is decoded with. So the
 the utterances in decoders, whose parameters are known, and gives their counts to the simulation;
 the simulation then advances to the first end of a decoding with an unknown count, and the executor
 replays every fold up to there.
-
-`Passes` shuffles frames fully, for comparison in paper 3. At the start of a pass, all utterances
-are decoded with the same parameters, each replica its part. Then the kept frames are shuffled and
-trained on asynchronously, as in frame training; outer gradients are fixed until the next pass.
 
 `Batcher` assigns kept frames to steps (paper 3, section 3.1). With shuffling on the fly, each slot
 of a replica's minibatch has an utterance and gives one frame per step; an empty slot takes the
@@ -19,11 +15,8 @@ times come from the simulator's timeline, row by row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
-from math import ceil
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,14 +24,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from harness.algorithms.saved import Saved
-from harness.base.seeds import stream
 from harness.experiment.contract import WITHOUT_LIMIT
 from harness.experiment.executors import OnSimulation
 from harness.experiment.experiment import AnyExperiment
 from harness.networks.contract import Minibatch
 from harness.replay.fold_replay import StaleReplay
-from harness.simulator import Contributions, Decodes, Timeline, compute_seconds, copy_seconds
-from harness.speech.decoding import DecodeStats, parts
+from harness.simulator import Contributions, Decodes, Timeline
+from harness.speech.decoding import DecodeStats
 from harness.speech.protocol import CountQueries
 from harness.speech.sequence import Setup, Step, orders_of, simulation_of
 from harness.tasks.order import Key
@@ -81,7 +73,7 @@ class SequenceReplay(StaleReplay):
 
 
 class Streams(OnSimulation[SequenceReplay]):
-    """Executor for shuffling none or on the fly, simulated.
+    """Executor of sequence training, simulated.
 
     Args:
         config: what is run.
@@ -109,9 +101,8 @@ class Streams(OnSimulation[SequenceReplay]):
         """Passes over the training utterances so far, by the decoders' progress."""
         return self._decoded / len(self._setup.train)
 
-    def advance(self, rate: float, until: Fraction) -> Step:
+    def advance(self, rate: float) -> Step:
         """Advance at one learning rate to the next end of a decoding with an unknown count."""
-        del until
         stats = self._decode()
         if any(utterance.trouble == "not finite" for utterance in stats):
             return Step([], stats, ended=False)
@@ -133,113 +124,6 @@ class Streams(OnSimulation[SequenceReplay]):
         counts = [len(result.x) for result in decoded]
         self.simulation.answer(queries.worker, np.array(counts, np.int64))
         return [result.stats for result in decoded]
-
-
-class Passes(OnSimulation[StaleReplay]):
-    """Executor for full shuffling, simulated.
-
-    Args:
-        config: what is run.
-        setup: its parts.
-    """
-
-    SAVED = (
-        *(*OnSimulation.SAVED, "_pass", "_step", "_steps_before"),
-        *("_decoded_with", "_shuffled"),  # from which a resume decodes again
-    )
-
-    def __init__(self, config: AnyExperiment, setup: Setup) -> None:
-        self._config, self._setup = config, setup
-        self.simulation = simulation_of(config, setup.train)
-        self.replay = StaleReplay(
-            config.algorithm,
-            setup.loss,
-            config.algorithm.start(setup.part),
-            self._minibatch,
-            slots=config.workers,
-        )
-        self._pass = self._step = self._steps_before = 0
-        self._decoded_with = setup.part.clone()
-        self._x = self._outer = setup.part.new_zeros(0, 0)
-        self._shuffled = np.zeros(0, np.int64)
-
-    @property
-    def epoch(self) -> float:
-        """Passes over the kept frames so far."""
-        return self._pass + self._step / max(1, self._steps)
-
-    @property
-    def _steps(self) -> int:
-        """Minibatches of this pass; the last one may have fewer frames."""
-        return -(-len(self._shuffled) // self._setup.protocol.slots)
-
-    def advance(self, rate: float, until: Fraction) -> Step:
-        """Advance at one learning rate to ``until`` passes or the end of the pass.
-
-        The utterances are decoded at the start of a pass.
-        """
-        segments, stats = list[Timeline](), list[DecodeStats]()
-        if not len(self._shuffled):
-            self._decoded_with = self.server.model.clone()
-            stats = self._decode()
-            if any(utterance.trouble == "not finite" for utterance in stats):
-                return Step(segments, stats, ended=False)
-            segments += self._pause()
-        boundary = max(self._step, ceil(float(until - self._pass) * self._steps))
-        boundary, ends_pass = min(self._steps, boundary), boundary >= self._steps
-        segment = self.simulation.advance(
-            folds=boundary - self._step,
-            drain=ends_pass,
-            handing_out=None if ends_pass else self._steps - self._step,
-        )
-        self.replay.run(segment, rate)
-        self._step = boundary
-        if ends_pass:
-            self._end_pass()
-        return Step([*segments, segment], stats, ended=self._pass == self._config.passes)
-
-    def _end_pass(self) -> None:
-        self._steps_before += self._steps
-        self._pass, self._step = self._pass + 1, 0
-        self._shuffled = self._shuffled[:0]
-
-    def _pause(self) -> list[Timeline]:
-        """Pause for decoding: the time of the replica with the most frames to decode."""
-        config, train = self._config, self._setup.train
-        decode_cost, slots = self._setup.protocol.decode_cost, self._setup.protocol.slots
-        if not decode_cost:
-            return []
-        dealt = parts(config.seed, len(train), config.workers)
-        most = max(int(train.frames[part].sum()) for part in dealt)
-        frame_s = compute_seconds(config.cluster, config.workload()) / slots
-        seconds = copy_seconds(config.cluster, config.workload().parameter_bytes)
-        seconds += most * decode_cost * frame_s
-        return [self.simulation.pause(seconds, "decode")] if seconds else []
-
-    def _decode(self) -> list[DecodeStats]:
-        """Decode all frames of this pass with the parameters at its start."""
-        every = range(len(self._setup.train))
-        decoded = self._setup.decoder.decode([self._decoded_with] * len(every), every)
-        self._x = torch.cat([result.x for result in decoded])
-        self._outer = torch.cat([result.outer for result in decoded])
-        generator = stream(self._config.seed, "sequence frames", self._pass)
-        self._shuffled = generator.permutation(len(self._x))
-        return [result.stats for result in decoded]
-
-    def _minibatch(self, keys: Sequence[Key]) -> Minibatch:
-        size = self._setup.protocol.slots
-        index = np.full((len(keys), size), -1)
-        for row, (_, step) in enumerate(keys):
-            frames = self._shuffled[(step - self._steps_before) * size :][:size]
-            index[row, : len(frames)] = frames
-        at = torch.as_tensor(index).to(self._x.device)
-        return Minibatch(self._x[at], self._outer[at] * (at >= 0).unsqueeze(2))
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """See `Saved`; in the middle of a pass, its utterances are decoded again."""
-        super().restore(state)
-        if len(self._shuffled):
-            self._decode()
 
 
 @dataclass

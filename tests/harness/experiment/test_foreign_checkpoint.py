@@ -34,13 +34,12 @@ def change(path, how):
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
-    ("way", "how"), [*product(["frames", "sequence", "full"], LAYOUTS), *product(["frames"], RUNS)]
+    ("way", "how"), [*product(["frames", "sequence"], LAYOUTS), *product(["frames"], RUNS)]
 )
 def test_a_checkpoint_is_taken_up_only_if_its_layout_is_known_and_the_run_its_own(
     way, how, configure, sequence, finished, tmp_path, monkeypatch
 ):
-    shuffling = {"sequence": "on the fly", "full": "full"}
-    config = configure() if way == "frames" else sequence(shuffling=shuffling[way])
+    config = configure() if way == "frames" else sequence()
     whole = train(config, finished, silent)
     store = Store(tmp_path / "killed")
     if way != "frames":

@@ -99,7 +99,6 @@ def test_the_staleness_from_every_read_is_predicted(sequence, corpus, slow) -> N
 @pytest.mark.parametrize(
     ("choices", "kept", "line"),
     [
-        ({"shuffling": "full"}, None, "shuffling: 'full' cannot be predicted"),
         ({"passes": 0}, None, "passes: 0 trains nothing"),
         ({}, 0.0001, "frames kept: 0.0001 of all fill no minibatch"),
     ],

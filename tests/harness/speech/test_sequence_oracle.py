@@ -1,7 +1,5 @@
 """Sequence training against what is written down from the paper, one frame at a time."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,6 @@ from torch.nn.functional import linear, log_softmax
 
 from harness.acoustics.mmi import Criterion, InnerLoss, SequenceCriterion
 from harness.algorithms.stale import DelayCompensated, StalenessAware
-from harness.base.seeds import stream
 from harness.experiment.run import run as train
 from harness.networks.feedforward import Dnn, Layout
 from harness.simulator.timeline_file import load_timeline
@@ -183,23 +180,3 @@ def test_stale_training_equals_a_walk_along_the_timeline_that_keeps_every_versio
     close(final(done), versions[-1], moved)
     plain = final(run_sequence(sequence(criterion=criterion, rate=0.05)))
     assert not choices or (plain - versions[-1]).abs().max() > 0.01 * moved
-
-
-def test_full_shuffling_decodes_a_pass_with_the_parameters_it_begins_with(
-    sequence, run_sequence, corpus, finished
-):
-    config = sequence(workers=1, slots=4, shuffling="full", passes=1, rate=0.003)
-    done, naive = run_sequence(config), Naive(config, corpus)
-    initial = initial_of(config, corpus, finished)
-    pairs = [naive.decoded(initial, number) for number in range(len(naive.train))]
-    frames = [frame for pair in pairs for frame in zip(*pair, strict=True)]
-    assert done.summary["folds"] == math.ceil(len(frames) / 4)
-    shuffled = stream(0, "sequence frames", 0).permutation(len(frames))
-    model = initial
-    for at in range(0, len(frames), 4):
-        model = naive.stepped(model, model, [frames[i] for i in shuffled[at : at + 4]])
-    close(final(done), model, (model - initial).abs().max())
-    timeline = load_timeline(done.path("timeline.parquet"))
-    decode = timeline.spans.where(timeline.spans.kind == timeline.kinds.index("decode"))
-    assert decode.start_s.tolist() == [0.0]
-    assert decode.end_s[0] > 0.0

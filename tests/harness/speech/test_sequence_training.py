@@ -37,7 +37,7 @@ from tests.silence import silent
 
 WAYS = {
     "on the fly": {"shuffling": "on the fly"}, "none": {"shuffling": "none", "slots": 3},
-    "full": {"shuffling": "full"}, "last": {"layers": "last", "fetch_s": 0.02},
+    "last": {"layers": "last", "fetch_s": 0.02},
     "compensated": {"algorithm": DelayCompensated(10.0, 16)},
     "numerator": {"criterion": Criterion("numerator", kappa=0.5), "update_silence": False},
 }  # fmt: skip
@@ -72,15 +72,14 @@ def test_a_run_that_dies_and_resumes_gives_the_bytes_of_one_that_did_not(
     check_deaths(execute, whole, tmp_path, 2, 1, 3)
 
 
-@pytest.mark.parametrize("way", ["on the fly", "none", "full"])
+@pytest.mark.parametrize("way", ["on the fly", "none"])
 def test_every_kept_frame_is_trained_on_in_every_pass(way, sequence, run_sequence, corpus):
     done = run_sequence(sequence(rate=1e-4, **WAYS[way]))
     timeline = load_timeline(done.path("timeline.parquet"))
     frames = round(done.summary["kept_frames"] * done.summary["decoded_frames"])
     assert done.summary["decoded_frames"] == 2 * corpus.frames_of("train")
     assert done.summary["utterances"] == 2 * len(corpus.split("train"))
-    if way != "full":
-        assert int(timeline.decodes.steps.sum()) == frames
+    assert int(timeline.decodes.steps.sum()) == frames
     assert done.summary["folds"] == len(timeline.folds)
     assert done.summary["epochs"] == 2.0
 
@@ -260,11 +259,8 @@ def test_all_that_are_allowed_are_tried():
 
 
 @pytest.mark.parametrize("algorithm", UNLIKE, ids=lambda each: type(each).__name__)
-@pytest.mark.parametrize("way", ["on the fly", "full"])
-def test_gradients_are_folded_by_the_algorithm_that_is_asked_for(
-    way, algorithm, sequence, run_sequence
-):
-    asked = sequence(passes=1, **WAYS[way])
+def test_gradients_are_folded_by_the_algorithm_that_is_asked_for(algorithm, sequence, run_sequence):
+    asked = sequence(passes=1)
     done = run_sequence(replace(asked, algorithm=algorithm))
     assert done.status == "done"
     assert not torch.equal(final(done), final(run_sequence(asked)))
@@ -277,8 +273,9 @@ def test_gradients_are_folded_by_the_algorithm_that_is_asked_for(
         ({"algorithm": Easgd()}, "algorithm: Easgd is not allowed; allowed: AsyncSgd, or what"),
         ({"algorithm": ServerDescent()}, "algorithm: ServerDescent is not allowed; allowed: A"),
         ({"algorithm": Ringmaster(), "shards": 2}, "shards: 2 is not allowed with Ringmaster"),
+        ({"shuffling": "full"}, "shuffling: 'full'; allowed: none, on the fly"),
     ],
 )
-def test_algorithms_whose_contributions_are_no_gradients_are_refused(choices, line, sequence):
+def test_algorithms_without_gradients_and_other_orders_are_refused(choices, line, sequence):
     with pytest.raises(UserError, match=line):
         sequence(**choices)
