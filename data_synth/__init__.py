@@ -8,7 +8,7 @@ from pathlib import Path
 
 from data_synth import parametric, presets
 from data_synth.corpus import Corpus
-from data_synth.public import aishell, fsdd, fsdd_connected
+from data_synth.public import aishell, fsdd
 from data_synth.storage import cache_folder, load, save
 from harness.base.errors import UserError, name_error
 from harness.base.registry import load_plugins
@@ -17,7 +17,6 @@ CORPORA: dict[str, Callable[..., Corpus]] = {
     "parametric": parametric.make,
     **{name: presets.maker_of(name) for name in presets.PRESETS},
     "fsdd": fsdd.make,
-    "fsdd-connected": fsdd_connected.make,
     "aishell": aishell.make,
 }
 FETCHES: dict[str, Callable[..., Path]] = {"fsdd": fsdd.fetch, "aishell": aishell.fetch}

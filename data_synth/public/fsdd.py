@@ -9,7 +9,7 @@ flat start and Viterbi training on ``train``, then forced alignment of every spl
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -160,43 +160,24 @@ def add_babble(
     ]
 
 
-Signals = tuple[list[np.ndarray], Utterances]
-"""Signals of a split, and its utterances with frames still unknown (0)."""
-
-
-def read_splits(
-    recipe: Recipe, read: Callable[[str], Signals]
-) -> Iterator[tuple[Utterances, list[np.ndarray]]]:
-    """Utterances and features of every split; ``noise`` is under babble of training recordings."""
+def build(recipe: Recipe, folder: Path, progress: Callable[[str], None]) -> Corpus:
+    """Makes the corpus of the recordings in ``folder``; ``noise`` is under babble of ``train``."""
+    tables: list[Utterances] = []
+    features: list[np.ndarray] = []
     voices: list[np.ndarray] = []
-    for split in recipe.takes():
-        signals, table = read(split)
+    for split, takes in recipe.takes().items():
+        signals, table = read_split(folder, split, takes)
         voices = voices or signals  # `train` comes first
         if split == "noise":
             signals = add_babble(recipe, signals, voices)
         blocks = [utterance_features(s, RATE_HZ, recipe.front_end) for s in signals]
-        lengths = np.array([len(block) for block in blocks])
-        yield dataclasses.replace(table, frames=lengths), blocks
-
-
-def join_splits(
-    splits: Sequence[tuple[Utterances, list[np.ndarray]]],
-) -> tuple[np.ndarray, Utterances]:
-    """Features and utterances of all splits, one after another."""
-    table = join([utterances for utterances, _ in splits])
-    features = np.concatenate([block for _, blocks in splits for block in blocks])
-    return features, dataclasses.replace(table, start=np.cumsum(table.frames) - table.frames)
-
-
-def build(recipe: Recipe, folder: Path, progress: Callable[[str], None]) -> Corpus:
-    """Makes the corpus of the recordings in ``folder``."""
-    splits: list[tuple[Utterances, list[np.ndarray]]] = []
-    takes = recipe.takes()
-    for table, blocks in read_splits(recipe, lambda split: read_split(folder, split, takes[split])):
         refuse_short(recipe, folder, table, blocks)
-        splits.append((table, blocks))
-        progress(f"fsdd: features of {len(blocks)} recordings for {table.split[0]}")
-    return align_splits(recipe, *join_splits(splits), progress)
+        tables.append(dataclasses.replace(table, frames=np.array(list(map(len, blocks)))))
+        features += blocks
+        progress(f"fsdd: features of {len(blocks)} recordings for {split}")
+    table = join(tables)
+    table = dataclasses.replace(table, start=np.cumsum(table.frames) - table.frames)
+    return align_splits(recipe, np.concatenate(features), table, progress)
 
 
 def refuse_short(recipe: Recipe, folder: Path, table: Utterances, blocks: list[np.ndarray]) -> None:
