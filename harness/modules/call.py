@@ -24,7 +24,7 @@ from harness.base.errors import UserError
 from harness.base.files import cluster_file
 from harness.base.log import LOG
 from harness.base.settings import format_count
-from harness.experiment.contract import ignore, resolve
+from harness.experiment.contract import resolve
 from harness.experiment.experiment import AnyExperiment, Experiment, Stage
 from harness.experiment.grid import Runner, idle_lines, repeat_lines
 from harness.experiment.methods import Asked, Method, method_of, with_optimizer
@@ -39,12 +39,7 @@ from harness.modules.parts import ModuleParts
 from harness.modules.reading import RandomExamples, is_batched
 from harness.modules.recipe import check_share, optimizer_of, schedule_of, with_decay
 from harness.modules.settings import ModuleTable, Settings
-from harness.modules.step_time import (
-    StepConfig,
-    StepMeasurement,
-    charge,
-    check_charge,
-)
+from harness.modules.step_time import charge, check_charge
 from harness.modules.task import Module, problem_of, remarks
 from harness.modules.trained import describe_module
 from harness.natural_gradient import NaturalGradient
@@ -107,10 +102,10 @@ class Call:
             check_charge(self.settings, self.machine)
         self._work = self.machine.workload  # kept by `with_cluster`: only this one is the user's
         settings = self.settings
-        self._store = Store(writable_folder(Path(settings.store), "store"))
+        store = Store(writable_folder(Path(settings.store), "store"))
         submit = Submission(settings.submit, settings.runs_per_job) if settings.submit else None
         # exceptions of runs propagate to the user
-        self.runner = Runner(self._store, settings.jobs, submit, keeps_faults=False)
+        self.runner = Runner(store, settings.jobs, submit, keeps_faults=False)
 
     def _check_arguments(self) -> None:
         """Reject objects that would be refused later only.
@@ -365,18 +360,12 @@ class Call:
     @cached_property
     def _timed(self) -> tuple[Cluster, Workload]:
         """The cluster, and the workload of a minibatch on it."""
-
-        def measure(problem: ModuleParts, size: int) -> StepMeasurement:
-            run = StepConfig(problem, size, self.device).execute(self._store, ignore)
-            return StepMeasurement.from_summary(run.summary)
-
         timed = charge(
             self.settings,
             self.problem(self.seeds[0]),
             self.machine,
             accumulate=self.settings.accumulate,
             work=self._work,
-            measure=measure,
             say=self.say,
         )
         for line in describe_doubts(*timed):

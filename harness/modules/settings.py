@@ -50,11 +50,8 @@ class ModuleTable(Spec):
         charge_for: workload that is timed in place of the trained module's: another module, which
             takes the same examples; ``"cluster"`` for the ``[workload]`` of the cluster's file; in
             a call also a `Workload`.
-        parameter_bytes: bytes of a copy of the parameters, in place of the module's own.
-        flops_per_example: operations of a step for each example, in place of ``step_seconds``.
         step_seconds: seconds of a step on every device; or ``"count"``: the operators of the step,
-            its memory traffic and its arithmetic, for each of which a device has a rate. In a call
-            also ``"measure"``, which corrects these by the time of a step here.
+            its memory traffic and its arithmetic, for each of which a device has a rate.
         minibatch: examples in a worker's minibatch.
         partition: the workers' data: ``"iid"`` (asynchronous algorithms hand out one shuffled
             sequence, rounds deal equal parts), ``"by_label"`` (equal shares in the order of
@@ -76,8 +73,6 @@ class ModuleTable(Spec):
     maximise: bool | None = None
     share: bool | None = None
     charge_for: Any = None
-    parameter_bytes: float | None = setting(None, at_least=0.0)
-    flops_per_example: float | None = setting(None, at_least=0.0)
     step_seconds: Any | float = "count"
     minibatch: int = setting(32, at_least=1)
     partition: Any = "iid"
@@ -90,7 +85,6 @@ class Settings(GradientRules, ModuleTable):
     """Arguments of a call of `import lagbench`, with those of `ModuleTable` and `GradientRules`.
 
     Args:
-        step_seconds: see `ModuleTable`.
         passes: passes over the training data, the same for every number of workers.
         evaluations: evaluations on the development data in each pass.
         seeds: number of seeds, or a list of them; a seed sets data order, timing and initial
@@ -120,7 +114,6 @@ class Settings(GradientRules, ModuleTable):
         runs_per_job: runs that a job of ``submit`` executes, one after the other.
     """
 
-    step_seconds: Any | float = "measure"
     passes: int = setting(5, at_least=1)
     evaluations: int = setting(10, at_least=1)
     seeds: Any = 3

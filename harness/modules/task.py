@@ -341,8 +341,6 @@ class Source:
         """The table with the objects of its names."""
         table = self.asked
         metric, workload = table.metric, self._find_named("charge_for", table.charge_for)
-        if table.step_seconds == "measure":
-            raise UserError("step_seconds: 'measure'; allowed: 'count' or seconds, from 0")
         if callable(workload) and not isinstance(workload, nn.Module):
             workload = call_function("charge_for", workload, name=table.charge_for)
         if isinstance(metric, list | tuple):

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from harness.base import registry
-from harness.modules import step_time
 from tests.docs.pages import ROOT, blocks, printed, words
 
 PAGES = ["README.md", "docs/index.md", "docs/tutorial.md", "docs/results.md"]
@@ -39,7 +38,6 @@ def forgotten():
 def test_what_is_run_prints_what_the_page_says(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(step_time, "LONGEST_S", 0.0)  # its seconds are figures, which are not read
     for block, out in printed(text(page)):
         if block.told == "output":
             assert block.text.strip() == out.strip(), f"python -m tests.docs.pages {page}"

@@ -133,8 +133,8 @@ def test_data_may_be_a_function_of_the_seed(usual):
     assert data[0] != data[1]
 
 
-@pytest.mark.parametrize("seconds", ["measure", "count", 0.25])
-def test_a_step_costs_what_is_measured_counted_or_said(seconds, usual, cluster):
+@pytest.mark.parametrize("seconds", ["count", 0.25])
+def test_a_step_costs_what_is_counted_or_said(seconds, usual, cluster):
     cluster.write_text(CLUSTER + "achieved_flops_per_s = 1e9\n", encoding="utf-8")
     x, y = points()
     found = lagbench.train(
@@ -145,10 +145,6 @@ def test_a_step_costs_what_is_measured_counted_or_said(seconds, usual, cluster):
     if seconds == "count":  # 6 P of the weights, less what the inputs' derivatives would cost
         weights = 6 * 12 + 12 * 12 + 12 * 3
         assert each == pytest.approx(0.01 + 8 * (6 * weights - 2 * 72) / 1e9)
-    elif seconds == "measure":
-        assert each > 0.01
-        again = lagbench.train(mlp, functional.cross_entropy, (x, y), rate=0.1, seeds=1, **usual)
-        assert again.runs[0].hash == run.hash
     else:
         assert each == pytest.approx(0.25)
 
@@ -177,9 +173,7 @@ def test_time_is_charged_for_what_is_asked_and_the_answer_says_so(usual, cluster
         summary = found.runs[0].summary
         return summary["virtual_s"] / summary["folds"], found.to_dict()["charged"]
 
-    numbers, said = run(flops_per_example=1e6, parameter_bytes=1e4)
-    assert numbers == pytest.approx(0.01 + 8e6 / 1e9 + 2 * 1e4 / 1e6)
-    assert "time is charged for minibatches of 8e+06 operations and copies of 10 kB" in said
+    run()
     assert "no effect: cluster.workload" in capsys.readouterr().err
     for charged in ("cluster", lagbench.Workload(3, 1e7, 2e4)):
         numbers, said = run(charge_for=charged)
@@ -197,13 +191,9 @@ def test_time_is_charged_for_what_is_asked_and_the_answer_says_so(usual, cluster
     [
         ({"charge_for": "mlp"}, "charge_for: 'mlp'; allowed: a torch.nn.Module, a Workload, or"),
         ({"charge_for": "cluster"}, "cluster 'two' has no .workload."),
-        ({"parameter_bytes": -1}, "parameter_bytes: -1.0 is not allowed; allowed"),
-        ({"flops_per_example": True}, "flops_per_example: true is not allowed"),
-        ({"flops_per_example": 1e6}, "no device of cluster 'two' has achieved_flops_per_s"),
-        ({"flops_per_example": 1e6, "step_seconds": 0.1}, "step_seconds: 0.1; allowed: without f"),
         (
-            {"charge_for": lagbench.Workload(3, 1e7, 2e4), "parameter_bytes": 1.0},
-            "parameter_bytes: 1.0; allowed: without charge_for",
+            {"charge_for": lagbench.Workload(3, 1e7, 2e4), "step_seconds": 1.0},
+            "step_seconds: 1.0; allowed: without charge_for",
         ),
     ],
 )

@@ -218,7 +218,6 @@ def test_what_is_charged_follows_the_file(write: Written) -> None:
     assert counted.minibatch_frames == 8
     assert counted.parameter_bytes == 4 * (6 * 8 + 8 + 8 * 3 + 3)
     assert work('charge_for = "cluster"\n').flops_per_frame == 1000.0
-    assert work("parameter_bytes = 5e6\n").parameter_bytes == 5e6
     timed = load_run(write(task="step_seconds = 0.5\n"))
     assert {each.launch_s for each in timed.cluster.devices.values()} == {0.5}
 
@@ -262,7 +261,6 @@ def test_a_run_file_gives_workers_different_data(
         (':data"', ':number"', "data: int has no items by number"),
         (':loss"', ':number"', "loss: a int; allowed: a function, or 'model'"),
         ("minibatch = 8", "minibatch = 0", "task.minibatch: 0 is not allowed"),
-        ("minibatch = 8", "flops_per_example = 8.0", "flops_per_example: no device of cluster"),
         (':make_model"', ':fails"', "task.model: {module}:fails raised RuntimeError: no disk"),
         (':make_model"', ':quits"', "task.model: {module}:quits raised SystemExit: 5"),
         (':make_model"', ':share_wrong"', "share_wrong raised TypeError: share_wrong() missing 2"),

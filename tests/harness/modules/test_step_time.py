@@ -12,22 +12,12 @@ from torch.nn.functional import cross_entropy, mse_loss, scaled_dot_product_atte
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness.base.files import cluster_file
-from harness.experiment.run import run as execute
-from harness.modules import step_time
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.settings import ModuleTable
-from harness.modules.step_time import (
-    Counts,
-    StepConfig,
-    StepCounter,
-    StepMeasurement,
-    charge,
-    count_step,
-)
+from harness.modules.step_time import Counts, StepCounter, charge, count_step
 from harness.simulator import Cluster, Device, Simulation, WorkerGroup, Workload, load_cluster
 from harness.simulator.cluster import OPERATOR_S, catalogue
 from harness.simulator.foresight import describe_doubts
-from harness.store import Store
 
 
 def problem(*layers: int) -> ModuleParts:
@@ -115,37 +105,10 @@ def test_a_quicker_card_does_not_launch_more_quickly():
     assert seconds >= small.operators * OPERATOR_S > 50e-6
 
 
-def test_a_longer_step_is_charged_by_the_least_corrections_and_a_shorter_one_as_counted():
-    rates = {"operator_s": 1e-5, "memory_bytes_per_s": 1e9, "flops_per_s": 1e9}
-    counted = Counts(10, 1e6, 3e6)
-    slow = StepMeasurement(counted, 0.0121, **rates)
-    device = Device(1e9, memory_bytes_per_s=1e9, operator_s=1e-5)
-    assert device.minibatch_s(slow.charged.workload(4, 0.0)) == pytest.approx(0.0121)
-    times = np.array([slow.predicted_s])
-    least, *_ = np.linalg.lstsq(times, [0.0121 - times.sum()], rcond=None)  # of least norm
-    assert slow.charged == pytest.approx(np.array(counted) * (1.0 + least))
-    assert "a step takes 12.1 ms here" in slow.describe()
-    assert StepMeasurement(counted, 1e-5, **rates).charged == counted
-
-
-def test_a_measured_step_is_stored_with_its_counts_and_rates(tmp_path, monkeypatch):
-    monkeypatch.setattr(step_time, "LONGEST_S", 0.0)
-    config = StepConfig(problem(6, 12, 3), 8, "cpu")
-    run = execute(config, Store(tmp_path), lambda progress: None)
-    measured = StepMeasurement.from_summary(run.summary)
-    assert measured.counts == count_step(config.problem, 8)
-    assert min(measured.step_s, *measured.predicted_s) > 0.0
-    assert execute(config, Store(tmp_path), lambda progress: None).summary == run.summary
-
-
-def test_devices_without_rates_are_not_measured_for():
-    def measure(problem: ModuleParts, size: int) -> StepMeasurement:
-        raise AssertionError("measured, and thrown away")
-
+def test_devices_without_rates_are_not_counted_for():
     told: list[str] = []
     given, machine = problem(6, 12, 3), cluster_of(launch_s=0.02)
-    asked = table(step_seconds="measure")
-    _, work = charge(asked, given, machine, measure=measure, say=told.append)
+    _, work = charge(table(), given, machine, say=told.append)
     assert work == Workload(8, 0.0, 4.0 * given.parameters().count)
     (line,) = told
     assert line == "a step takes 20 ms on 'one' whatever the model: no achieved_flops_per_s"
@@ -155,7 +118,6 @@ def test_devices_without_rates_are_not_measured_for():
     ("given", "device", "told"),
     [
         ({}, {"achieved_flops_per_s": 1e9}, "devices.card: moving data in memory takes no time"),
-        ({"flops_per_example": 1e3}, {"achieved_flops_per_s": 1e12}, "a step takes 0.008 µs; its"),
         ({"step_seconds": 1e-6}, {}, "a step takes 1 µs; its launches take 3 µs for a"),
     ],
 )
