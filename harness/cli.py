@@ -212,7 +212,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "k20m-server --workers 1,2,4,8",
         "infiniband-64 --protocol averaging --every 10 --workers 8",
         "k20m-server --sweep link.latency_s=0,1e-4,1e-3",
-        "k20m-server --workers 4 --trace trace.json --plot page.svg",
+        "k20m-server --workers 4 --trace trace.json",
     ),
     "lagbench runs": ("", "reports/out --verify", "reports/out --csv"),
     "lagbench compare-algorithms": (

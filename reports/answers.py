@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -43,7 +43,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Answer:
-    """Sentences, a table, and figures.
+    """Sentences, a table, and a figure.
 
     Attributes:
         title: of its page.
@@ -55,7 +55,7 @@ class Answer:
         name: key of the records among the data.
         records: rows by column, with numbers in full.
         runs: hashes of the runs by name.
-        pictures: draws the figures.
+        picture: draws the figure.
         setting: what was run, for the page.
     """
 
@@ -67,7 +67,7 @@ class Answer:
     name: str
     records: Sequence[Mapping[str, Any]]
     runs: Mapping[str, Sequence[str]]
-    pictures: Callable[[], Iterable[Picture]]
+    picture: Callable[[], Picture]
     setting: str = ""
     details: Sequence[str] = ()
 
@@ -90,7 +90,7 @@ class Answer:
         return {k: finite_or_none(v) for k, v in self.data.items()} | {self.name: records}
 
     def write(self, out: Path, command: str = "") -> list[Path]:
-        """Write ``index.html``, ``table.csv``, each figure as SVG and PNG, and ``results.json``.
+        """Write ``index.html``, ``table.csv``, the figure as SVG and PNG, and ``results.json``.
 
         Args:
             out: the folder, made if it is missing.
@@ -103,42 +103,31 @@ class Answer:
         provenance = comparison.describe_program("lagbench") | {"runs": dict(self.runs)}
         provenance |= {"command": command} if command else {}
         with use_style():
-            pictures = [*self.pictures()]
-            images = {
-                f"{picture.name}.{form}": render_figure(picture.figure, form)
-                for picture in pictures
-                for form in ("svg", "png")
-            }
+            picture = self.picture()
+            svg, png = (render_figure(picture.figure, form) for form in ("svg", "png"))
         results = {"schema": 1, **self.to_dict(), "provenance": provenance}
         contents = {
-            "index.html": self._page(pictures, images, provenance).encode(),
+            "index.html": self._page(picture, svg.decode(), provenance).encode(),
             "table.csv": format_csv(
                 self.records[0], (record.values() for record in self.records)
             ).encode(),
-            **images,
+            f"{picture.name}.svg": svg,
+            f"{picture.name}.png": png,
             "results.json": (json.dumps(results, indent=2) + "\n").encode(),
         }
         for name, content in contents.items():
             files.write_bytes(out / name, content)
         return [out / name for name in contents]
 
-    def _page(
-        self,
-        pictures: Sequence[Picture],
-        images: Mapping[str, bytes],
-        provenance: Mapping[str, Any],
-    ) -> str:
+    def _page(self, picture: Picture, svg: str, provenance: Mapping[str, Any]) -> str:
         versions = ", ".join(f"{name} {text}" for name, text in provenance["versions"].items())
         facts = (("command", provenance["command"]), ("commit", provenance["git"]))
         hashes = [(name, " ".join(h[:12] for h in run)) for name, run in self.runs.items()]
-        figures = [
-            {"id": picture.name, "label": picture.title, "note": picture.caption,
-             "svg": inline(images[f"{picture.name}.svg"].decode(), picture.name)}
-            for picture in pictures
-        ]  # fmt: skip
+        figure = {"id": picture.name, "label": picture.title, "note": picture.caption}
+        figure["svg"] = inline(svg, picture.name)
         page = {"title": self.title, "sentences": self.sentences, "rows": self.table}
         notes = dict.fromkeys([self.setting, *self.notes, *self.details])
-        page |= {"notes": [*filter(None, notes)], "exhibits": figures}
+        page |= {"notes": [*filter(None, notes)], "exhibits": [figure]}
         footer = {"facts": [*facts, ("versions", versions)], "hashes": hashes}
         return render_html({**page, "provenance": footer})
 

@@ -90,7 +90,7 @@ def _keep_timelines(results: Results, out: Path) -> None:
             target = out / str(draw["file"])
             target.parent.mkdir(parents=True, exist_ok=True)
             timeline = load_timeline(out / "runs" / str(draw["run"]) / TIMELINE)
-            save_timeline(gantt.beginning(timeline, float(draw.get("end_s", 0.0))), target)
+            save_timeline(gantt.beginning(timeline), target)
 
 
 def with_files(results: Results, out: Path) -> Results:

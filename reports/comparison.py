@@ -1,13 +1,11 @@
-# matplotlib's keyword arguments have no types:
-# pyright: reportUnknownMemberType=false
-"""Output of comparisons: tables, CSV and the figure of error and time by workers."""
+"""Output of comparisons: tables, CSV and learning curves."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.base.settings import format_count, format_seconds
 from harness.judge.bounds import geometric_ci
@@ -15,7 +13,7 @@ from harness.judge.comparison import Row, Table, describe_impossible
 from harness.judge.interval import Interval
 from harness.store import Cell
 from reports.answers import Answer, Picture, charge_line
-from reports.learning_curves import curves_figure, rates_figure
+from reports.learning_curves import curves_figure
 from reports.sentences import (
     answer,
     find_headline,
@@ -25,13 +23,6 @@ from reports.sentences import (
     format_times,
     rank_rows,
 )
-from reports.style import MUTED, empty_figure, look_of, set_log_scale
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-HEIGHT_IN = 3.0
 
 
 def answer_of(table: Table, model: str = "") -> Answer:
@@ -57,7 +48,7 @@ def answer_of(table: Table, model: str = "") -> Answer:
         name="rows",
         records=[record(table, row) for row in table.rows],
         runs=hashes_of(row.cell for row in table.rows),
-        pictures=lambda: _pictures(table),
+        picture=lambda: Picture("curves", "Learning curves", curves_figure(table), _caption(table)),
         setting=describe_setting(table, model),
     )
 
@@ -65,14 +56,6 @@ def answer_of(table: Table, model: str = "") -> Answer:
 def hashes_of(cells: Iterable[Cell]) -> dict[str, list[str]]:
     """Hashes of the runs of each cell, by its algorithm and number of workers."""
     return {f"{cell.method}, {cell.workers}": [run.hash for run in cell.runs] for cell in cells}
-
-
-def _pictures(table: Table) -> Iterator[Picture]:
-    yield Picture("curves", "Learning curves", curves_figure(table), _caption_curves(table))
-    overview = figure(table), _caption_overview(table)
-    yield Picture("comparison", "By number of workers", *overview)
-    if (rates := rates_figure(table)) is not None:
-        yield Picture("rates", "Learning rates that were tried", rates, CAPTION_RATES)
 
 
 def feet(table: Table) -> Iterator[str]:
@@ -240,16 +223,7 @@ def _three(name: str, value: Interval | None) -> dict[str, float]:
     return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
 
-CAPTION_RATES = (
-    "Mean over two tuning seeds, which are not among the reported ones; bands reach from the lower"
-    " to the higher of the two. A ring marks the rate that the table uses. It may lie above the"
-    " lowest point: a larger rate is preferred only if its error is lower with both seeds, and"
-    " otherwise the smaller one is taken. It is chosen for the error at the end: the target may be"
-    " reached sooner at a larger one. Rates at which training diverged are left out."
-)
-
-
-def _caption_curves(table: Table) -> str:
+def _caption(table: Table) -> str:
     panels = " The first panels have the two rows of the answer."
     panels = panels if len(find_headline(table)) > 1 and len(table.methods) > 1 else ""
     line = "" if table.target is None else " The dotted line is the target."
@@ -257,13 +231,6 @@ def _caption_curves(table: Table) -> str:
         "Mean over the reported seeds on development data. Bands reach from the lowest to the"
         f" highest of these seeds; they are no intervals.{panels}{line}"
     )
-
-
-def _caption_overview(table: Table) -> str:
-    content = f"The {table.metric} at the end, and {_time(table)}: means over the reported seeds"
-    bars = "Bars are 95% intervals, those of the table; they may go on beyond the frame."
-    missing = " Rows that do not reach the target with every seed have no time."
-    return f"{content}. {bars}{'' if table.target is None else missing}"
 
 
 def describe_setting(table: Table, model: str = "") -> str:
@@ -280,68 +247,3 @@ def describe_setting(table: Table, model: str = "") -> str:
     words.append("" if passes is None else format_count(passes, "pass"))
     words.append(f"minibatches of {stages[0]['minibatch']} a worker" if stages else "")
     return "; ".join(word for word in words if word)
-
-
-def _time(table: Table) -> str:
-    return "simulated seconds" + ("" if table.target is None else " to the target")
-
-
-# -- picture ---------------------------------------------------------------------------------
-
-
-def figure(table: Table) -> Figure:
-    """Two panels over workers: the final error, and simulated seconds to the target."""
-    canvas = empty_figure(HEIGHT_IN)
-    errors, times = canvas.subplots(1, 2)
-    ends = _panel(errors, table, lambda row: row.error)
-    has_target = table.target is not None
-    # The mean of the seeds that reached it is no time of the row where others did not.
-    reached = {id(row): row.target_s for row in table.rows if row.is_earned}
-    seconds = _panel(times, table, lambda row: reached.get(id(row)) if has_target else row.seconds)
-    errors.set_ylabel(f"{table.judged.replace('_', ' ')} at the end")
-    times.set_ylabel("simulated time (s)")
-    if table.target is not None:
-        errors.axhline(table.target, color=MUTED, linewidth=0.8, linestyle=":")
-        times.set_ylabel(f"simulated time to {table.target:.3g} (s)")
-    if min(ends, default=0.0) >= 0.0:
-        errors.set_ylim(0.0, 1.5 * max([*ends, table.target or 0.0, 1e-9]))
-    if seconds and min(seconds) > 0.0:  # intervals that reach below are cut by the frame
-        set_log_scale(times.yaxis)
-        times.set_ylim(min(seconds) / 3.0, max(seconds) * 3.0)
-    errors.legend(loc="upper left")
-    return canvas
-
-
-def _panel(axes: Axes, table: Table, value: Callable[[Row], Interval | None]) -> list[float]:
-    """Draw a line a method; returns the estimates."""
-    from matplotlib.ticker import NullFormatter
-
-    estimates: list[float] = []
-    for place, (method, rows) in enumerate(table.methods.items()):
-        pairs = [(row.cell.workers, value(row)) for row in rows]
-        points = [(workers, interval) for workers, interval in pairs if interval is not None]
-        # beside each other, so that intervals do not hide
-        beside = 1.0 + 0.03 * (place - (len(table.methods) - 1) / 2)
-        axes.errorbar(
-            [workers * beside for workers, _ in points],
-            [each.estimate for _, each in points],
-            yerr=_bars([each for _, each in points]),
-            label=method,
-            **look_of(place),
-            elinewidth=0.7,
-            capsize=1.5,
-        )
-        estimates += [each.estimate for _, each in points]
-    counts = table.counts
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(counts, [str(count) for count in counts])
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("workers")
-    return estimates
-
-
-def _bars(intervals: Sequence[Interval]) -> list[list[float]]:
-    """Half intervals below and above; none where a single seed gives no interval."""
-    below = [e.estimate - e.low if math.isfinite(e.low) else 0.0 for e in intervals]
-    above = [e.high - e.estimate if math.isfinite(e.high) else 0.0 for e in intervals]
-    return [below, above]

@@ -37,7 +37,6 @@ MEANINGS = (
 """The words of the first page, with ``{}`` for the reference."""
 BEYOND = "Beyond the paper"
 """Label of exhibits that the paper does not have; a page names such a table and its file alone."""
-PLOTS = ("curves", "bars")
 MOST_DIFFERENCES = 3
 """Differences on the first page; the last page has all."""
 
@@ -105,7 +104,7 @@ def document(
 def find_lead(exhibits: Sequence[Exhibit], wanted: str = "") -> str:
     """Id of the first page's figure: the wanted one, else a ratio over scale, else any curves."""
     drawn = [each for each in exhibits if any(file.endswith(".svg") for file in each.files)]
-    drawn.sort(key=lambda e: (e.id != wanted, e.curve is None, e.draw.get("as") not in PLOTS))
+    drawn.sort(key=lambda e: (e.id != wanted, e.curve is None, e.draw.get("as") != "curves"))
     return drawn[0].id if drawn else ""
 
 

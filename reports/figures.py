@@ -5,7 +5,7 @@
 An exhibit declares how it is drawn::
 
     "axes": {"x": "epoch", "y": "frame error (%)"},
-    "draw": {"as": "curves"}             curves | bars
+    "draw": {"as": "curves"}
     "draw": {"as": "curves", "against": "search"}   differences to one of them, paired by seed
     "draw": {"as": "timeline", "file": "timelines/fig1.parquet"}
     "draw": {"as": "messages", "workers": 4, "messages": […]}
@@ -13,10 +13,9 @@ An exhibit declares how it is drawn::
     "draw": {"as": "points", "strips": {"y": [3.2, 2.9, 3.5]}}   the paper's value and its band
     "draw": {"as": "dots"}               ours over the paper's (`join_tables`)
 
-See ``gantt`` for the other keys
-of timelines. Drawn here are an exhibit's rows as curves or bars, messages between
-workers, slots of a minibatch (from which utterance each is filled), and the architecture of paper
-3.
+A timeline's ``average`` labels the lane of its averages. Drawn here are an exhibit's rows as
+curves, messages between workers, slots of a minibatch (from which utterance each is filled), and
+the architecture of paper 3.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from harness.judge.results import Exhibit, Row
 from harness.simulator.timeline_file import load_timeline
 from reports import extrapolation, gantt, numbers, style
 from reports.reference_terms import PAPER, Words
-from reports.style import COLOURS, DASHES, HATCHES, INK, MUTED, cycle
+from reports.style import COLOURS, DASHES, INK, MUTED, cycle
 
 MARKED_POINTS = 12  # markers along a curve; more would hide it
 
@@ -111,35 +110,6 @@ def _scales(axes: Axes, exhibit: Exhibit) -> None:
         if ticks := exhibit.draw.get(f"{name}_ticks"):
             axis.set_ticks(ticks, [style.format_tick(tick) for tick in ticks])
             axis.set_ticks([], minor=True)
-
-
-def bars(axes: Axes, exhibit: Exhibit) -> None:
-    """Groups of bars over the columns, one bar a label, with interval whiskers."""
-    groups = list(dict.fromkeys(row.column for row in exhibit.rows))
-    labelled = group_by_label(exhibit.rows)
-    width = 0.8 / len(labelled) if labelled else 0.8
-    for index, (label, rows) in enumerate(labelled.items()):
-        offset = (index - (len(labelled) - 1) / 2) * width
-        x = np.array([groups.index(row.column) for row in rows]) + offset
-        low, high = _ends(rows)
-        y = _numbers([row.measured for row in rows])
-        error = np.nan_to_num(np.clip([y - low, high - y], 0, None))
-        axes.bar(
-            x,
-            np.nan_to_num(y),
-            width * 0.92,
-            yerr=error,
-            label=label,
-            color=cycle(COLOURS, index),
-            edgecolor="white",
-            hatch=cycle(HATCHES, index),
-            error_kw={"ecolor": INK, "elinewidth": 0.9, "capsize": 2.5},
-        )
-        _seeds(axes, x, rows, INK)
-        printed = _numbers([row.paper for row in rows])
-        axes.plot(x, printed, "D", mfc="white", mec=INK, mew=1.1, ms=5.5, zorder=4)
-    axes.set_xticks(range(len(groups)), [str(group) for group in groups])
-    axes.grid(visible=False, axis="x")
 
 
 def points(axes: Axes, exhibit: Exhibit) -> None:
@@ -399,7 +369,6 @@ def join_tables(exhibits: Sequence[Exhibit]) -> Exhibit | None:
 
 SERIES: dict[str, Callable[[Axes, Exhibit], None]] = {
     "curves": curves,
-    "bars": bars,
     "points": points,
     "messages": messages,
     "slots": slots,
@@ -407,7 +376,7 @@ SERIES: dict[str, Callable[[Axes, Exhibit], None]] = {
     "dots": dots,
 }
 
-WITH_LEGEND = ("curves", "bars", "points")
+WITH_LEGEND = ("curves", "points")
 
 FORMS = ("svg", "png")
 
@@ -458,20 +427,18 @@ def has_differences(exhibit: Exhibit) -> bool:
 
 def caption(exhibit: Exhibit) -> str:
     """Explanation of bands, whiskers, dots and thin lines; empty where there are none."""
-    kind = exhibit.draw.get("as", "curves")
-    if kind not in ("curves", "bars") or not exhibit.draw:
+    if not exhibit.draw or exhibit.draw.get("as", "curves") != "curves":
         return ""
     lines: list[str] = []
     samples = [row.sample for row in exhibit.rows if row.sample]
     if any(numbers.half_width(row.ci95) for row in exhibit.rows):
-        shape = "Bands" if kind == "curves" and has_bands(exhibit) else "Whiskers"
+        shape = "Bands" if has_bands(exhibit) else "Whiskers"
         seeds = {len(sample.values) for sample in samples}
         over = f" over {' or '.join(map(str, sorted(seeds)))} seeds" if seeds else ""
         lines.append(f"{shape}: 95% intervals{over}.")
     if any(len(seeds_of(row)) > 1 for row in exhibit.rows):
         longest = max(map(len, group_by_label(exhibit.rows).values()))
-        is_dotted = kind == "bars" or longest <= FEW
-        lines.append(f"{'Dots' if is_dotted else 'Thin lines'}: single seeds.")
+        lines.append(f"{'Dots' if longest <= FEW else 'Thin lines'}: single seeds.")
     if has_differences(exhibit):
         lines.append(
             f"Below: differences to {exhibit.draw['against']} seed by seed, with 95% intervals."
@@ -484,7 +451,7 @@ def _timeline(exhibit: Exhibit, out: Path) -> dict[str, bytes]:
     if not path.is_file():
         return {}
     with style.canvas() as (figure, axes, *_):
-        view = gantt.window(load_timeline(path), exhibit.draw, str(path))
-        lanes = gantt.draw_window(axes, view, exhibit.draw)
+        view = gantt.window(load_timeline(path), str(path))
+        lanes = gantt.draw_window(axes, view, str(exhibit.draw.get("average", "")))
         figure.set_figheight(figure.get_figheight() - style.HEIGHT_IN + 0.42 * lanes + 0.85)
         return {form: style.render_figure(figure, form) for form in FORMS}

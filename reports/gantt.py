@@ -21,7 +21,6 @@ KNOWN = {  # colour and hatch of the usual kinds; others follow in the house ord
     "push": ("#E69F00", "\\\\\\\\"),
     "fold": ("#D55E00", ""),
 }
-AVERAGE = "average"
 LANE = 0.56  # height of a span, in lanes
 CYCLES = 3.2  # how many rounds of a worker the default window shows
 KEPT = 200  # folds that a report keeps of a timeline: what it draws, and no megabytes
@@ -55,17 +54,16 @@ class Window:
         return (1e3, "ms") if width < 2 else (1.0, "s") if width < 600 else (1 / 60, "min")
 
 
-def window(timeline: Timeline, draw: dict[str, Any], name: str) -> Window:
-    """Choose the window: ``start_s`` and ``end_s`` of ``draw``, or a few rounds from the middle.
+def window(timeline: Timeline, name: str) -> Window:
+    """The window of a few rounds from the middle.
 
     Raises:
         UserError: nothing was folded in it.
     """
     if not len(timeline.folds):
         raise UserError(f"{name}: holds no folds, so there is nothing to draw")
-    middle = float(timeline.folds.time_s[len(timeline.folds) // 2])
-    start = float(draw.get("start_s", middle))
-    end = float(draw.get("end_s", start + CYCLES * float(np.median(timeline.lag_s()))))
+    start = float(timeline.folds.time_s[len(timeline.folds) // 2])
+    end = start + CYCLES * float(np.median(timeline.lag_s()))
     spans, rows = timeline.spans, timeline.folded()
     fold_s = _fold_times(timeline, rows.fold)
     lanes = spans.worker if len(spans) else rows.worker
@@ -79,17 +77,12 @@ def window(timeline: Timeline, draw: dict[str, Any], name: str) -> Window:
     return Window(cut, start, end, int(lanes.max()) + 1, max(1, -int(lanes.min())))
 
 
-def beginning(timeline: Timeline, end_s: float = 0.0) -> Timeline:
-    """The first ``KEPT`` folds of a timeline, with their contributions and the spans until then.
-
-    Args:
-        timeline: a whole one.
-        end_s: virtual time up to which it is kept, if later than the last of these folds.
-    """
+def beginning(timeline: Timeline) -> Timeline:
+    """The first ``KEPT`` folds of a timeline, with their contributions and the spans until then."""
     folds, rows = timeline.folds, timeline.folded()
     if len(folds) <= KEPT:
         return timeline
-    until = max(float(folds.time_s[KEPT - 1]), end_s)
+    until = float(folds.time_s[KEPT - 1])
     end = int(folds.fold[folds.time_s <= until][-1])
     return Timeline(
         folds.where(folds.fold <= end),
@@ -99,15 +92,14 @@ def beginning(timeline: Timeline, end_s: float = 0.0) -> Timeline:
     )
 
 
-def draw_window(axes: Axes, view: Window, draw: dict[str, Any]) -> int:
+def draw_window(axes: Axes, view: Window, average: str = "") -> int:
     """Draw a window of a timeline; returns the number of lanes, for the figure's height.
 
     Args:
         axes: to draw on.
         view: the window.
-        draw: ``average``: a label for a lane that marks when the averaged model takes in the new
-            version (at every fold), and ``switch_fold``: the fold from which the full average
-            replaced the running one.
+        average: label of a lane that marks when the averaged model takes in the new version, at
+            every fold; empty for none.
     """
     scale, unit = view.scale()
     axes.set_xlim(0, (view.end_s - view.start_s) * scale)
@@ -116,9 +108,9 @@ def draw_window(axes: Axes, view: Window, draw: dict[str, Any]) -> int:
     lanes = view.workers + view.servers
     names = [f"worker {index + 1}" for index in range(view.workers)]
     names += ["server"] if view.servers == 1 else [f"shard {i + 1}" for i in range(view.servers)]
-    if "average" in draw:
-        _averages(axes, view, draw, lanes)
-        names, lanes = [*names, str(draw["average"])], lanes + 1
+    if average:
+        _averages(axes, view, lanes)
+        names, lanes = [*names, average], lanes + 1
     set_lanes(axes, names, (lanes - 0.45, -0.6))
     axes.set_xlabel(f"virtual time ({unit}), from {view.start_s:.4g} s after the start")
     return lanes
@@ -170,15 +162,13 @@ def _arrows(axes: Axes, view: Window) -> None:
         )
 
 
-def _averages(axes: Axes, view: Window, draw: dict[str, Any], lane: int) -> None:
-    """A diamond at every fold: hollow while the average is running, filled once it is full."""
+def _averages(axes: Axes, view: Window, lane: int) -> None:
+    """A diamond at every fold."""
     scale, _ = view.scale()
     folds = np.unique(view.timeline.contributions.fold)
     x = (_fold_times(view.timeline, folds) - view.start_s) * scale
-    full = folds >= draw.get("switch_fold", 0)
     axes.axhline(lane, color=MUTED, lw=0.6, zorder=1)
-    for part, face in ((full, "#009E73"), (~full, "white")):
-        axes.plot(x[part], np.full(part.sum(), lane), "D", mfc=face, mec="#009E73", ms=5.5, ls="")
+    axes.plot(x, np.full(len(x), lane), "D", mfc="#009E73", mec="#009E73", ms=5.5, ls="")
 
 
 def _fold_times(timeline: Timeline, folds: np.ndarray) -> np.ndarray:

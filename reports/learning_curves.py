@@ -1,6 +1,6 @@
 # matplotlib's keyword arguments have no types:
 # pyright: reportUnknownMemberType=false
-"""Figures of a comparison: its learning curves, and the learning rates that were tried.
+"""The figure of a comparison: its learning curves.
 
 Every algorithm has a row of panels, in which each number of workers has the same colour, dashes and
 marker; of several algorithms the two rows of the answer come first, in panels of their own. Bands
@@ -9,9 +9,7 @@ reach from the lowest to the highest seed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,24 +70,6 @@ def curves_figure(table: Table) -> Figure:
     return canvas
 
 
-def rates_figure(table: Table) -> Figure | None:
-    """The metric at the end over the rates that were tried; None if all rates were given."""
-    groups = replace(table, rows=[row for row in table.rows if row.cell.tried]).methods
-    if not groups:
-        return None
-    canvas = empty_figure(PANEL_IN * len(groups) + LEGEND_IN)
-    panels = canvas.subplots(len(groups), 1, sharex=True, squeeze=False)[:, 0]
-    for (method, rows), axes in zip(groups.items(), panels, strict=True):
-        for row in rows:
-            _draw_rates(axes, table, row)
-        axes.set_title(method, loc="left")
-        axes.set_ylabel(f"{table.metric} (development)\nat the end")
-        set_log_scale(axes.xaxis)
-    panels[-1].set_xlabel("learning rate")
-    _legend(canvas, table, list(panels))
-    return canvas
-
-
 def _draw_curve(
     passes: Axes,
     seconds: Axes,
@@ -115,26 +95,6 @@ def _draw_curve(
         low, mean, high = (curve[rows] for curve in (values.min(0), values.mean(0), values.max(0)))
         axes.fill_between(x[rows], low, high, color=look["color"], alpha=0.16, lw=0)
         axes.plot(x[rows], mean, markevery=max(1, least // MARKED), **look)
-
-
-def _draw_rates(axes: Axes, table: Table, row: Row) -> None:
-    """A row's errors by rate, with a ring at the chosen one; diverged rates are left out."""
-    run = row.cell.runs[0]
-    tried = {
-        rate: [as_error(run, error) for error in errors]
-        for rate, errors in sorted(row.cell.tried.items())
-        if all(math.isfinite(error) for error in errors)
-    }
-    if not tried:
-        return
-    rates, look = list(tried), _look(table, row)
-    lowest, highest = ([pick(each) for each in tried.values()] for pick in (min, max))
-    means = [sum(each) / len(each) for each in tried.values()]
-    axes.fill_between(rates, lowest, highest, color=look["color"], alpha=0.16, lw=0)
-    axes.plot(rates, means, **look)
-    if row.cell.rate in tried:
-        chosen = means[rates.index(row.cell.rate)]
-        axes.plot([row.cell.rate], [chosen], "o", mfc="none", mec=INK, mew=1.2, ms=9)
 
 
 def _look(table: Table, row: Row) -> dict[str, Any]:

@@ -24,7 +24,6 @@ INK, MUTED, GRID = "#222222", "#6b6b6b", "#dddddd"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (5, 1.4, 1, 1.4)), (0, (1.2, 1.2)), (0, (8, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "++++", "oo")
 
 RC: dict[Any, Any] = {
     "font.family": ["STIXGeneral", "DejaVu Sans"],
@@ -69,7 +68,7 @@ def look_of(index: int) -> dict[str, Any]:
     return {name: cycle(choices, index) for name, choices in options.items()}
 
 
-UNSTEADY = {"svg": "Date", "png": "Software", "pdf": "CreationDate"}
+UNSTEADY = {"svg": "Date", "png": "Software"}
 """Metadata of each file format that differs from run to run, and is left out."""
 
 
@@ -179,7 +178,7 @@ def render_figure(figure: Figure, form: str) -> bytes:
 
     Args:
         figure: a finished figure, while its ``canvas`` is open.
-        form: ``"svg"``, ``"png"`` or ``"pdf"``.
+        form: ``"svg"`` or ``"png"``.
     """
     buffer = io.BytesIO()
     figure.draw_without_rendering()  # the first layout leaves no room for a legend above the axes

@@ -40,7 +40,7 @@ def answer_of(search: Tolerance) -> Answer:
         name="points",
         records=[_record_of_point(search, point) for point in search.points],
         runs={name: [run.hash for run in cell.runs] for name, cell in cells},
-        pictures=lambda: [Picture("tolerance", "Tolerance curve", draw(search), caption)],
+        picture=lambda: Picture("tolerance", "Tolerance curve", draw(search), caption),
     )
 
 

@@ -153,7 +153,7 @@ def answer_of(outcome: AdviceOutcome) -> Answer:
         name="candidates",
         records=[_record(trial) for trial in outcome.trials],
         runs=hashes_of(outcome.cells),
-        pictures=lambda: [Picture("curves", "Learning curves", curves_figure(table), CURVES)],
+        picture=lambda: Picture("curves", "Learning curves", curves_figure(table), CURVES),
     )
 
 

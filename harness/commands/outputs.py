@@ -1,9 +1,9 @@
-"""Output files of a command: checked beforehand, and each written independently of the others."""
+"""Output files of a command, checked beforehand."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from harness.base.errors import UserError
@@ -45,19 +45,3 @@ def _check_place(option: str, path: Path) -> None:
         allowed = "a file in a folder that exists and can be written, or - for standard output"
         raise UserError(f"{option}: {name!r} is not allowed; allowed: {allowed}")
     refuse_to_replace(path, option)
-
-
-def write_each(writers: Iterable[Callable[[], object]]) -> None:
-    """Call every writer, also after one has failed.
-
-    Raises:
-        UserError: the errors of all failed writers, in one line.
-    """
-    wrong: list[str] = []
-    for write in writers:
-        try:
-            write()
-        except UserError as error:
-            wrong.append(str(error))
-    if wrong:
-        raise UserError("; ".join(wrong))

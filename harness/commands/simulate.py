@@ -1,4 +1,4 @@
-"""`lagbench simulate`: timing of a cluster as a table, JSON, a trace or a page of plots.
+"""`lagbench simulate`: timing of a cluster as a table, JSON or a trace.
 
 A simulation that is estimated to need more memory than is available is rejected.
 """
@@ -9,7 +9,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from harness.base.reads import Reads, watch
 from harness.base.settings import format_quantity
 from harness.cli import Parser
 from harness.commands import protocols
-from harness.commands.outputs import check_outputs, write_each
+from harness.commands.outputs import check_outputs
 from harness.commands.protocols import MOST_FOLDS
 from harness.commands.timing import (
     Point,
@@ -48,13 +48,8 @@ from harness.simulator.timeline_file import STANDARD, atomic_output, write_trace
 
 MOST_LAYERS, MOST_UNITS = 1000, 10**9
 
-PLOT_FORMS = (".svg", ".png", ".pdf")
-
-SHOWN, MOST_SHOWN = 10_000, 1 << 20
-"""Smallest and largest number of folds of a long run that are drawn or traced."""
-
-DRAWN = 4
-"""Folds for each worker that are drawn, within these bounds."""
+TRACED = 10_000
+"""Folds of a long run that are traced."""
 
 
 def configure(parser: Parser) -> None:
@@ -90,13 +85,6 @@ def configure(parser: Parser) -> None:
         default=[],
         help="a row for each value of a key of the file, e.g. link.latency_s=0,1e-4; may be"
         " given several times, for every combination",
-    )
-    parser.add_argument(
-        "--plot",
-        type=Path,
-        metavar="FILE",
-        help="plot of the speed-up, and of the last row's timeline, staleness and lag:"
-        " .svg, .png or .pdf",
     )
     parser.add_argument(
         "--trace",
@@ -139,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
     remarks = [*describe_idle(unread), *dict.fromkeys(notes), *warnings(timings)]
     for line in remarks:
         say(line)
-    write_each(_writers(arguments, timings, row))
+    _write_outputs(arguments, timings, row)
     return EXIT_DONE
 
 
@@ -180,39 +168,23 @@ def _watch_keys(
 
 
 def _outputs(arguments: argparse.Namespace) -> dict[str, Path | None]:
-    return {f"--{name}": getattr(arguments, name) for name in ("plot", "trace", "json")}
+    return {f"--{name}": getattr(arguments, name) for name in ("trace", "json")}
 
 
-def _writers(
-    arguments: argparse.Namespace, timings: Sequence[Timing], row: Row
-) -> Iterator[Callable[[], object]]:
-    """Functions that write the requested outputs; timelines are those of the last row."""
-    rounds = 0 if arguments.plot is None else DRAWN
-    folds = min(max(SHOWN, rounds * row.simulation.workers), MOST_SHOWN)
+def _write_outputs(arguments: argparse.Namespace, timings: Sequence[Timing], row: Row) -> None:
+    """Write the requested outputs; the timeline is that of the last row."""
     if arguments.json is not None:
         records = [record(timing) for timing in timings]
-        yield lambda: _write_json(arguments.json, records)
+        with atomic_output(arguments.json, "the figures") as draft:
+            draft.write_text(json.dumps(records, indent=2, allow_nan=False) + "\n")
     if arguments.trace is not None:
-
-        def trace() -> None:
-            write_trace(row.timeline_for_trace(folds), arguments.trace)
-
-        yield trace
-    if arguments.plot is not None:
-        from harness.commands.plot import draw
-
-        name = row.simulation.cluster.name
-        yield lambda: draw(arguments.plot, name, timings, row.ensure_timeline(folds))
+        write_trace(row.timeline_for_trace(TRACED), arguments.trace)
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
     """Reject invalid options before anything is simulated."""
     protocols.protocol(arguments)
     check_outputs(_outputs(arguments), [arguments.cluster])
-    plot = arguments.plot
-    if plot is not None and plot != STANDARD and plot.suffix not in PLOT_FORMS:
-        allowed = f"a name that ends with {', '.join(PLOT_FORMS)}"
-        raise UserError(f"--plot: {str(plot)[:60]!r} is not allowed; allowed: {allowed}")
 
 
 def _job(arguments: argparse.Namespace, point: Point) -> Job:
@@ -260,11 +232,6 @@ def layer_sizes(text: str) -> list[int]:
         allowed = "sizes of at least two layers, e.g. 429-2048x7-10217"
         raise argparse.ArgumentTypeError(f"{text[:60]!r} is not allowed; allowed: {allowed}")
     return sizes
-
-
-def _write_json(path: Path, records: list[dict[str, object]]) -> None:
-    with atomic_output(path, "the figures") as draft:
-        draft.write_text(json.dumps(records, indent=2, allow_nan=False) + "\n")
 
 
 SPARE = 0.05

@@ -46,7 +46,6 @@ LIGHT: list[tuple[str, str]] = [
     ("simulate k20m-server --sweep workers[7].count=1", "'workers[7].count' leads nowhere"),
     ("simulate k20m-server --sweep a=" + ",".join(map(str, range(1001))), "1001 combinations"),
     ("simulate k20m-server --network 429", "--network: '429' is not allowed"),
-    ("simulate k20m-server --plot page.jpg", "--plot: 'page.jpg' is not allowed; allowed: a name"),
     ("simulate k20m-server --trace no/such/t.json", "--trace: 'no/such/t.json' is not allowed"),
     ("train diloc", "run: unknown 'diloc' (did you mean 'diloco'?)"),
     ("train k20m-server", "run: 'k20m-server' is a cluster; allowed: lagbench simulate"),

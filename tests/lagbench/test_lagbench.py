@@ -66,7 +66,7 @@ def test_a_comparison_has_a_row_for_each_algorithm_and_number_of_workers(usual, 
     assert float(rows[1]["error"]) == result.rows[1].error.estimate
     told = json.loads(files["results.json"].read_text(encoding="utf-8"))
     assert told["provenance"]["runs"]["async, 1"] == [r.hash for r in result.rows[0].cell.runs]
-    assert files["comparison.svg"].stat().st_size > 1000
+    assert files["curves.svg"].stat().st_size > 1000
     assert ">sync<" in files["index.html"].read_text(encoding="utf-8")
     assert "simulated" in str(result)
 

@@ -129,7 +129,7 @@ def exhibits(hashes):
         Exhibit(
             "p1.fig1", "figure",
             "Framework of asynchronous ASGD, drawn from a simulated timeline of 4 workers",
-            draw={**timeline, "switch_fold": 20}, paper_label="Figure 1",
+            draw=timeline, paper_label="Figure 1",
             note="Each arrow runs from a read to the fold it ends in; the number is its staleness.",
         ),
         figure(
@@ -146,12 +146,8 @@ def exhibits(hashes):
             "Figure 2",
         ),
         figure(
-            "p1.bars", "Error rate on two test sets", table_rows(hashes), "test set", "error (%)",
-            {"as": "bars"},
-        ),
-        figure(
             "p1.staleness", "Staleness of 4 workers", shares, "staleness (folds)", "contributions",
-            {"as": "bars"},
+            {"as": "curves"},
         ),
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from harness.judge.comparison import Impossible, build_table
 from lagbench.result import Result
 from lagbench.stopping import describe_call
 from reports import comparison
-from reports.learning_curves import curves_figure, rates_figure
+from reports.learning_curves import curves_figure
 from reports.sentences import answer
 from tests.reports.test_page import Elements
 from tests.reports.test_sentences import cell_of, falling, table_of
@@ -30,7 +30,7 @@ def test_a_page_stands_alone_with_answer_table_and_figures(tmp_path):
     assert {path.name for path in paths} >= {"index.html", "table.csv", "results.json"}
     text = (tmp_path / "index.html").read_text(encoding="utf-8")
     page = Elements(text)
-    assert text.count('role="img"') == 3
+    assert text.count('role="img"') == 1
     assert all(source.startswith("#") for source in page.sources)
     assert "Linear &lt;x&gt;" in text
     assert all(escape(sentence) in text for sentence in answer(table))
@@ -68,10 +68,6 @@ def test_a_call_is_told_with_its_short_values_and_its_program(monkeypatch):
     )
 
 
-def test_a_page_without_a_search_has_no_rates():
-    assert rates_figure(table_of()) is None
-
-
 def test_learning_curves_have_a_panel_for_passes_and_one_for_seconds_with_bands_over_seeds():
     table = searched()
     passes, seconds = curves_figure(table).axes
@@ -85,23 +81,6 @@ def test_learning_curves_have_a_panel_for_passes_and_one_for_seconds_with_bands_
     assert list(one.get_ydata()) == [0.9, 0.9, 0.2, 0.1]
     assert one.get_xdata()[2] == 2.05  # the mean of both seeds
     assert len(passes.collections) == len(seconds.collections) == 2  # a band for each row
-
-
-def test_rates_are_drawn_without_those_that_diverged_and_the_chosen_one_is_ringed():
-    drawn = rates_figure(searched())
-    assert drawn is not None
-    curve, ring, *_ = drawn.axes[0].lines
-
-    assert list(curve.get_xdata()) == [0.05, 0.1]
-    assert list(ring.get_xdata()) == [0.1]
-    assert list(ring.get_ydata()) == [curve.get_ydata()[1]]
-
-
-def test_a_time_that_not_every_seed_has_is_not_drawn():
-    late = [falling(1.0, 2.0), [(0.0, 0.0, 0.9), (5.0, 5.0, 0.4)]]
-    table = build_table([cell_of("a", 1, [falling(1.0, 2.0)] * 2), cell_of("a", 4, late)], 0.2)
-    _, times = comparison.figure(table).axes
-    assert list(times.lines[0].get_xdata()) == [1.0]
 
 
 def test_a_result_is_plain_values_for_a_data_frame_and_html_in_a_notebook():

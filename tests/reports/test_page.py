@@ -43,7 +43,7 @@ def test_a_page_has_every_claim_and_exhibit_and_every_figure_within(built):
     assert max(page.ids.values()) == 1
     assert page.names["script"] == 0
     figures = [file for each in results.exhibits for file in each.files if file.endswith(".svg")]
-    assert text.count('role="img"') == len(figures) == 5
+    assert text.count('role="img"') == len(figures) == 4
     targets = {source for source in page.sources if not source.startswith("#")}
     assert targets == {f"tables/{each.id}.csv" for each in results.exhibits if each.rows}
     assert {source[1:] for source in page.sources if source.startswith("#")} <= page.ids.keys()

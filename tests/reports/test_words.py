@@ -38,7 +38,7 @@ def test_results_that_say_nothing_are_held_against_a_paper(built):
 
 def test_figures_name_what_stands_beside_them(tmp_path):
     rows = (Row.from_interval("a", 1.0, 2.0, mean_ci([1.0, 2.0]), ("r",)),)
-    drawn = Exhibit("s.x", "figure", "x", rows, draw={"as": "bars"})
+    drawn = Exhibit("s.x", "figure", "x", rows, draw={"as": "curves"})
     for words in (PAPER, PREDICTION):
         assert words.printed.encode() in figures.draw(drawn, tmp_path, words)["svg"]
 

@@ -17,7 +17,7 @@ def test_one_table_has_every_algorithm_and_number_of_workers(tmp_path, capsys):
         *(("async", "1"), ("async", "2"), ("sync", "1"), ("sync", "2"))
     ]
     assert {row["rate"] for row in rows} == {"0.005"}
-    assert (out / "comparison.svg").exists()
+    assert (out / "curves.svg").exists()
     assert "frame error: on development data" in capsys.readouterr().out
 
 

@@ -29,11 +29,6 @@ def test_json_on_standard_output_is_json_alone(capsys):
     assert "minibatches" in err
 
 
-def test_a_page_on_standard_output_is_svg(capfdbinary):
-    assert main([*SMALL, "--plot", "-"]) == 0
-    assert capfdbinary.readouterr().out.startswith(b"<?xml")
-
-
 def test_two_outputs_go_to_two_places(capsys, tmp_path):
     same = tmp_path / "same"
     assert "--json: '-' is that of --trace" in refused(capsys, "--json", "-", "--trace", "-")
@@ -75,32 +70,6 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path):
     assert link.is_symlink()
     assert target.read_text() == "new"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "target"]
-
-
-def test_other_outputs_are_written_though_one_fails(capsys, tmp_path):
-    free = tmp_path / "free.toml"
-    free.write_text(
-        'name = "free"\nworkers = [{count = 2, device = "d"}]\n[devices.d]\n'
-        "[workload]\nminibatch_frames = 1\nflops_per_frame = 0\nparameter_bytes = 0\n"
-    )
-    paths = {name: tmp_path / f"out.{name}" for name in ("svg", "json", "trace")}
-    outputs = ["--plot", paths["svg"], "--json", paths["json"], "--trace", paths["trace"]]
-    assert main(["simulate", str(free), "--folds", "20", *map(str, outputs)]) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert "--plot: no time passes" in err
-    assert json.loads(paths["json"].read_text())
-    assert json.loads(paths["trace"].read_text())
-    assert not paths["svg"].exists()
-
-
-def test_a_page_of_unequal_workers_shows_a_fold(tmp_path):
-    """Few of many workers have folded in a window that is taken from all of them."""
-    cluster = "reproductions/clusters/heterogeneous-10k.toml"
-    page = tmp_path / "page.png"
-    options = ["--workers", "500", "--folds", "2000", "--plot", str(page)]
-    assert main(["simulate", cluster, *options]) == 0
-    assert page.stat().st_size > 10_000
 
 
 def test_more_memory_than_there_is_is_refused_with_the_figure(monkeypatch):
