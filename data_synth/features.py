@@ -1,7 +1,7 @@
 """Acoustic features: PLP, log-mel, differences over time, normalisation.
 
-All functions but ``standardise_by_speaker`` take one utterance and look at no other, so a
-corpus made in chunks has the same bytes however it is cut.
+All functions take one utterance and look at no other, so a corpus made in chunks has the same
+bytes however it is cut.
 Signals are in 16-bit units (−32768..32767), as float64.
 
 PLP is written out here because the one maintained package that offers it (spafe 0.3.3)
@@ -11,7 +11,7 @@ of frequencies, and its cepstral recursion multiplies by the coefficient it is c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -56,32 +56,6 @@ def standardise(features: np.ndarray) -> np.ndarray:
     spread = np.sqrt((centred * centred).mean(axis=0))
     safe = np.where(spread > 1e-8, spread, np.inf)
     return (centred / safe).astype(np.float32)
-
-
-def standardise_by_speaker(
-    blocks: Sequence[np.ndarray], speakers: Sequence[str]
-) -> list[np.ndarray]:
-    """Each dimension with mean 0 and variance 1 over all utterances of a speaker.
-
-    Keeps the differences between utterances of one voice, e.g. in loudness.
-
-    Args:
-        blocks: features of each utterance, float [frames, dim].
-        speakers: speaker of each utterance.
-
-    Returns:
-        float32 [frames, dim] for each utterance, in the order given.
-    """
-    rows: dict[str, list[int]] = {}
-    for i, speaker in enumerate(speakers):
-        rows.setdefault(str(speaker), []).append(i)
-    out: list[np.ndarray] = [np.zeros(0, np.float32)] * len(blocks)
-    for numbers in rows.values():
-        joined = standardise(np.concatenate([blocks[i] for i in numbers]))
-        ends = np.cumsum([len(blocks[i]) for i in numbers])[:-1]
-        for i, piece in zip(numbers, np.split(joined, ends), strict=True):
-            out[i] = piece
-    return out
 
 
 def split_into_frames(signal: np.ndarray, rate_hz: int) -> np.ndarray:

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from data_synth.corpus import Corpus, Utterances
-from data_synth.features import FRONT_ENDS, standardise, standardise_by_speaker, with_deltas
+from data_synth.features import FRONT_ENDS, standardise, with_deltas
 from data_synth.storage import progress_counter
 from data_synth.targets import Effort, Speech, from_transcripts
 from harness.acoustics.language_model import variants
-from harness.base.errors import UserError, name_error
+from harness.base.errors import UserError
 
 LONGEST_S = 6 * 3600
 """Longest recording that is accepted, in seconds."""
@@ -122,8 +122,6 @@ def with_noise(signal: np.ndarray, noise: np.ndarray, snr_db: float) -> np.ndarr
     return signal + noise * np.sqrt(ratio) * 10 ** (-snr_db / 20)
 
 
-NORMALISATIONS = ("utterance", "speaker")
-
 READERS: dict[str, Callable[[Path, int], np.ndarray]] = {".wav": read_wav, ".flac": read_flac}
 
 TOLD = 3  # of the recordings left out, how many are named
@@ -147,14 +145,12 @@ class Recipe:
     Attributes:
         rate_hz: of the recordings.
         front_end: one of ``features.FRONT_ENDS``.
-        normalise: ``"utterance"`` or ``"speaker"``.
         effort: parameters of the alignment.
         skip: leave bad recordings out and count them, instead of rejecting the corpus.
     """
 
     rate_hz: int = 16_000
     front_end: str = "plp"
-    normalise: str = "utterance"
     effort: Effort = field(default_factory=Effort)
     skip: bool = False
 
@@ -234,19 +230,6 @@ def table_of(recordings: Sequence[Recording], frames: Sequence[int]) -> Utteranc
     )
 
 
-def normalise(blocks: list[np.ndarray], speakers: Sequence[str], how: str) -> list[np.ndarray]:
-    """Features normalised over the utterance or over the speaker.
-
-    Raises:
-        UserError: an unknown way to normalise.
-    """
-    if how not in NORMALISATIONS:
-        raise name_error("normalise", how, NORMALISATIONS)
-    if how == "speaker":
-        return standardise_by_speaker(blocks, speakers)
-    return [standardise(block) for block in blocks]
-
-
 def build(
     name: str,
     recordings: Sequence[Recording],
@@ -282,7 +265,7 @@ def build(
     tally.tell(len(recordings), progress)
     if not any(r.split == "train" for r in good):
         raise UserError(f"corpus {name}: no good recording for training")
-    blocks = normalise(blocks, [r.speaker for r in good], recipe.normalise)
+    blocks = [standardise(block) for block in blocks]
     speech = Speech(
         np.concatenate(blocks), table_of(good, list(map(len, blocks))), dict(pronunciations)
     )

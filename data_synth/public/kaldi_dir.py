@@ -1,8 +1,8 @@
 """Any Kaldi data directory: features or recordings, ``text``, ``utt2spk`` and a lexicon.
 
-Features are those of ``feats.scp``, or made of ``wav.scp`` (`kaldi_files`). Targets are taken
-over where alignments or times of phones are given (`kaldi_targets`); elsewhere they are found from
-the transcripts (``targets``).
+Features are those of ``feats.scp``, or made of ``wav.scp`` (`kaldi_files`). Targets follow from
+times of phones where they are given (`kaldi_targets`), elsewhere from the transcripts
+(``targets``).
 
 An inconsistent utterance is named, and either rejected or left out and counted.
 """
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from data_synth.corpus import Corpus
-from data_synth.features import with_deltas
+from data_synth.features import standardise, with_deltas
 from data_synth.public.kaldi_files import (
     has_sound,
     matrices,
@@ -26,10 +26,10 @@ from data_synth.public.kaldi_files import (
     read_table,
     shift_of,
 )
-from data_synth.public.kaldi_targets import TargetReader, find_targets
-from data_synth.recorded import TOLD, Recipe, Recording, Tally, normalise, table_of
-from data_synth.targets import Speech, from_transcripts, silence_of
-from data_synth.tree import expand_lexicon
+from data_synth.public.kaldi_targets import read_times, spread
+from data_synth.recorded import TOLD, Recipe, Recording, Tally, table_of
+from data_synth.targets import Speech, from_transcripts, monophones, silence_of
+from data_synth.tree import Tree, expand_lexicon
 from harness.acoustics.language_model import variants
 from harness.base.errors import UserError
 
@@ -40,22 +40,6 @@ class Folder:
 
     path: Path
     split: str
-
-
-@dataclass(frozen=True)
-class Import:
-    """Options of the import of Kaldi directories.
-
-    Attributes:
-        recipe: front end, normalisation, effort and skipping; the sampling rate where no file
-            states it.
-        deltas: append slopes and slopes' slopes to the features; done anyway to those made here.
-        realign: find targets from transcripts even where alignments are given.
-    """
-
-    recipe: Recipe
-    deltas: bool = False
-    realign: bool = False
 
 
 def utterance(
@@ -96,46 +80,46 @@ def check_features(features: np.ndarray, dim: int | None) -> np.ndarray:
 class _Reader:
     """Gathers the utterances of several directories."""
 
-    def __init__(self, entries: Mapping[str, Any], options: Import) -> None:
-        self.entries, self.options = entries, options
-        self.tally = Tally("kaldi", options.recipe.skip)
+    def __init__(
+        self, entries: Mapping[str, Any], recipe: Recipe, tree: Tree | None, rate_hz: int
+    ) -> None:
+        self.entries, self.recipe = entries, recipe
+        self.tree, self.rate_hz = tree, rate_hz
+        self.tally = Tally("kaldi", recipe.skip)
         self.recordings: list[Recording] = []
         self.blocks: list[np.ndarray] = []
         self.targets: list[np.ndarray] = []
         self.total = 0
 
-    def read(
-        self, folder: Folder, given: TargetReader | None, progress: Callable[[str], None]
-    ) -> None:
-        features = matrices(folder.path, self.options.recipe.front_end)
+    def read(self, folder: Folder, shift_s: float, progress: Callable[[str], None]) -> None:
+        features = matrices(folder.path, self.recipe.front_end)
         tables = {n: read_table(folder.path / n) for n in ("text", "utt2spk")}
         keys = tables["text"].keys() | tables["utt2spk"].keys()
         if silent := sorted(keys - features.keys()):
             reason = f"{len(silent)} of {len(keys)} utterances have no recording or features"
             names = ", ".join(silent[:TOLD])
             progress(f"corpus kaldi: {folder.path}: {reason}, and are left out: {names}, …")
-        targets = None if given is None else given.of(folder.path)
-        slopes = self.options.deltas or has_sound(folder.path)
+        times = {} if self.tree is None else read_times(folder.path, self.rate_hz)
+        slopes = has_sound(folder.path)
         for key, compute in sorted(features.items()):
             self.total += 1
             place = f"{folder.path}: utterance {key}"
             dim = self.blocks[0].shape[1] if self.blocks else None
             try:
                 recording = utterance(key, tables, folder, self.entries)
-                if targets is not None and key not in targets:
-                    raise UserError("no alignment")
+                if self.tree is not None and key not in times:
+                    raise UserError("no times of phones")
                 static = compute()
                 block = check_features(
                     with_deltas(static) if slopes and len(static) else static, dim
                 )
-                aligned = None if targets is None else targets[key](len(block))
+                if self.tree is not None:
+                    self.targets.append(spread(times[key], len(block), self.tree, shift_s))
             except UserError as error:
                 self.tally.lose(UserError(f"{place}: {error}"))
                 continue
             self.recordings.append(recording)
             self.blocks.append(block)
-            if aligned is not None:
-                self.targets.append(aligned)
 
 
 def assign_splits(recordings: Sequence[Recording], folders: Sequence[Folder]) -> list[Recording]:
@@ -161,61 +145,66 @@ def assign_splits(recordings: Sequence[Recording], folders: Sequence[Folder]) ->
 
 
 def read(
-    folders: Sequence[Folder], lexicon: Path, options: Import, progress: Callable[[str], None]
+    folders: Sequence[Folder],
+    lexicon: Path,
+    recipe: Recipe,
+    progress: Callable[[str], None],
+    *,
+    realign: bool = False,
 ) -> Corpus:
     """Reads Kaldi data directories.
 
     Args:
         folders: the training directory first; splits without a directory are taken from it.
         lexicon: ``lexicon.txt`` or ``lexiconp.txt``.
-        options: see ``Import``.
+        recipe: front end, effort and skipping; the sampling rate where no file states it.
         progress: called with a line of text now and then.
+        realign: find targets from transcripts even where times of phones are given.
 
     Raises:
         UserError: something is missing, broken or inconsistent; see the module.
     """
     training = folders[0].path
     if not (training / "feats.scp").exists():
-        matrices(
-            training, options.recipe.front_end
-        )  # says what is needed before a lexicon is missed
+        matrices(training, recipe.front_end)  # says what is needed before a lexicon is missed
     said = read_lexicon(lexicon)
-    rate_hz = rate_of(training) if has_sound(training) else options.recipe.rate_hz
+    rate_hz = rate_of(training) if has_sound(training) else recipe.rate_hz
     shifts = [shift_of(folder.path) for folder in folders]
     if max(shifts) > 1.05 * min(shifts):
         spans = ", ".join(f"{shift:g}" for shift in shifts)
         raise UserError(f"{training}: frame shifts of {spans} s; allowed: one for all directories")
-    states = options.recipe.effort.states
-    given = None if options.realign else find_targets(training, said, states, rate_hz)
-    reader = _Reader(variants(said), options)
-    for folder in folders:
-        reader.read(folder, given, progress)
+    tree = None
+    if not realign and read_times(training, rate_hz):
+        tree = monophones(said, recipe.effort.states)
+    elif not realign and any([*training.glob("ali.*.gz"), *training.glob("pdf.*.gz")]):
+        needed = "phones.ctm (ali-to-phones --ctm-output), or --realign"
+        raise UserError(f"{training}: alignments of frames are not read; needed: {needed}")
+    reader = _Reader(variants(said), recipe, tree, rate_hz)
+    for folder, shift_s in zip(folders, shifts, strict=True):
+        reader.read(folder, shift_s, progress)
     reader.tally.tell(reader.total, progress)
     if not reader.blocks:
         raise UserError(f"{folders[0].path}: no good utterance")
-    return replace(_corpus(reader, folders, said, given, progress), frame_shift_s=shifts[0])
+    return replace(_corpus(reader, folders, said, progress), frame_shift_s=shifts[0])
 
 
 def _corpus(
     reader: _Reader,
     folders: Sequence[Folder],
     lexicon: dict[str, tuple[str, ...]],
-    given: TargetReader | None,
     progress: Callable[[str], None],
 ) -> Corpus:
-    options, recordings = reader.options, reader.recordings
-    blocks = normalise(reader.blocks, [r.speaker for r in recordings], options.recipe.normalise)
-    recordings = assign_splits(recordings, folders)
+    recordings = assign_splits(reader.recordings, folders)
     names = tuple(dict.fromkeys(("train", "dev", *(f.split for f in folders), "test")))
     order = sorted(range(len(recordings)), key=lambda i: names.index(recordings[i].split))
     recordings = [recordings[i] for i in order]
-    blocks = [blocks[i] for i in order]
+    blocks = [standardise(reader.blocks[i]) for i in order]
     present = {r.split for r in recordings}
     tests = tuple(n for n in names[2:] if n in present)
     text = tuple(r.words for r in recordings if r.split == "train")
     table = table_of(recordings, list(map(len, blocks)))
-    if given is None:
-        effort, skip = options.recipe.effort, options.recipe.skip
+    if reader.tree is None:
+        effort, skip = reader.recipe.effort, reader.recipe.skip
         speech = Speech(np.concatenate(blocks), table, lexicon)
         return from_transcripts("kaldi", speech, effort, progress, skip, tests=tests, lm_text=text)
     return Corpus(
@@ -223,10 +212,10 @@ def _corpus(
         features=np.concatenate(blocks),
         targets=np.concatenate([reader.targets[i] for i in order]),
         utterances=table,
-        lexicon=expand_lexicon(lexicon, given.tree),
-        silence=silence_of(given.tree),
+        lexicon=expand_lexicon(lexicon, reader.tree),
+        silence=silence_of(reader.tree),
         tests=tests,
         pronunciations=lexicon,
-        tree=given.tree,
+        tree=reader.tree,
         lm_text=text,
     )

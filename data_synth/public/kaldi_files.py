@@ -10,10 +10,9 @@ kaldiio unpickles and executes. Here a table names a file of numbers.
 
 from __future__ import annotations
 
-import gzip
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -69,20 +68,6 @@ def matrix(place: str, folder: Path) -> np.ndarray:
         if parts[end] is not None:
             numbers = numbers.take(range(int(parts[start]), int(parts[end]) + 1), axis)
     return numbers
-
-
-def archive(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Keys and numbers of a packed archive.
-
-    Raises:
-        NotNumbers: something else lies there.
-        Exception: whatever kaldiio and gzip raise where it is broken.
-    """
-    from kaldiio.matio import read_token
-
-    file = io.BytesIO(gzip.decompress(path.read_bytes()))
-    while (key := read_token(file)) is not None:
-        yield key, _numbers(file)
 
 
 def _numbers(file: IO[bytes]) -> np.ndarray:

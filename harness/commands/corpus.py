@@ -165,24 +165,20 @@ def _configure_import(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--lexicon", type=Path, help="default: FOLDER/lexicon.txt")
     verb.add_argument("--lm", type=Path, help="an ARPA file, kept as OUT/lm.arpa")
-    verb.add_argument("--normalise", default="utterance", help="utterance or speaker")
-    verb.add_argument("--deltas", action="store_true", help="append slopes of the features")
     verb.add_argument(
         "--front-end", default="plp", help="of wav.scp's recordings: plp or log_mel, with slopes"
     )
-    verb.add_argument("--realign", action="store_true", help="ignore existing alignments")
+    verb.add_argument("--realign", action="store_true", help="ignore times of phones")
     _alignment_options(verb)
 
 
 def _import(arguments: argparse.Namespace) -> int:
     from data_synth.features import FRONT_ENDS
-    from data_synth.public.kaldi_dir import Folder, Import, read
-    from data_synth.recorded import NORMALISATIONS, Recipe
+    from data_synth.public.kaldi_dir import Folder, read
+    from data_synth.recorded import Recipe
     from data_synth.storage import save
 
     _refuse_existing(arguments.out)
-    if arguments.normalise not in NORMALISATIONS:
-        raise name_error("--normalise", arguments.normalise, NORMALISATIONS)
     folders = [Folder(arguments.folder, "train")]
     folders += [Folder(arguments.dev, "dev")] if arguments.dev else []
     folders += [Folder(path, path.name) for path in arguments.test]
@@ -190,14 +186,12 @@ def _import(arguments: argparse.Namespace) -> int:
         raise name_error("--front-end", arguments.front_end, FRONT_ENDS)
     recipe = Recipe(
         front_end=arguments.front_end,
-        normalise=arguments.normalise,
         effort=_effort(arguments),
         skip=arguments.skip_bad,
     )
-    options = Import(recipe, arguments.deltas, arguments.realign)
     lexicon = arguments.lexicon or arguments.folder / "lexicon.txt"
     arpa = _read_valid_arpa(arguments.lm)  # a broken file is reported before the import
-    corpus = read(folders, lexicon, options, print)
+    corpus = read(folders, lexicon, recipe, print, realign=arguments.realign)
     save(corpus, arguments.out)
     if arpa is not None:
         (arguments.out / "lm.arpa").write_bytes(arpa)

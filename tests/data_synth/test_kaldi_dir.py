@@ -1,5 +1,5 @@
-import gzip
 from dataclasses import replace
+from itertools import pairwise
 
 import kaldiio
 import numpy as np
@@ -14,32 +14,24 @@ from harness.base.errors import UserError
 from harness.base.seeds import stream
 from harness.cli import main
 
-OPTIONS = k.Import(Recipe(effort=Effort(states=2, rounds=2, leaves=0)))
-TRANS = """Transition-state 1: phone = SIL hmm-state = 0 pdf = 0
- Transition-id = 1 p = 0.5 [self-loop]
- Transition-id = 2 p = 0.5 [0 -> 1]
-Transition-state 2: phone = a hmm-state = 0 pdf = 1
- Transition-id = 3 p = 0.5 [self-loop]
- Transition-id = 4 p = 0.5 [0 -> 1]
-Transition-state 3: phone = b hmm-state = 0 pdf = 2
- Transition-id = 5 p = 0.5 [self-loop]
- Transition-id = 6 p = 0.5 [0 -> 1]
-"""
-IDS = {0: (2, 1), 1: (4, 3), 2: (6, 5)}  # pdf -> transition leaving, staying
+RECIPE = Recipe(effort=Effort(states=1, rounds=2, leaves=0))
+PHONES = ("SIL", "a", "b")
 
 
-def write_ali(path, pdfs):
-    """A gzipped archive of integer vectors in Kaldi's text form."""
-    with gzip.open(path, "wt") as file:
-        for key, own in pdfs.items():
-            file.write(f"{key} {' '.join(str(IDS[pdf][1]) for pdf in own)}\n")
+def runs(own):
+    """Begin, end and phone of each stretch of equal targets."""
+    edges = [0, *(1 + np.flatnonzero(np.diff(own))), len(own)]
+    return [(int(a), int(b), PHONES[own[a]]) for a, b in pairwise(edges)]
 
 
-def write_binary(path, pdfs):
-    """A gzipped archive of integer vectors in Kaldi's binary form."""
-    plain = path.with_suffix(".ark")
-    kaldiio.save_ark(str(plain), {key: np.array(own, np.int32) for key, own in pdfs.items()})
-    path.write_bytes(gzip.compress(plain.read_bytes()))
+def write_ctm(folder, pdfs, called=str):
+    """Times of phones at 100 frames a second."""
+    lines = [
+        f"{key} 1 {a / 100:.2f} {(b - a) / 100:.2f} {called(phone)}\n"
+        for key, own in pdfs.items()
+        for a, b, phone in runs(own)
+    ]
+    (folder / "ctm").write_text(";; a comment\n" + "".join(lines))
 
 
 def directory(folder, count=20):
@@ -73,18 +65,17 @@ def folder(tmp_path):
 def aligned(tmp_path):
     folder = tmp_path / "aligned"
     pdfs = directory(folder)
-    write_ali(folder / "ali.1.gz", pdfs)
-    (folder / "trans.txt").write_text(TRANS)
+    write_ctm(folder, pdfs)
     return folder, pdfs
 
 
-def read(folder, options=OPTIONS, lines=None):
+def read(folder, recipe=RECIPE, lines=None, **options):
     said = [] if lines is None else lines
-    return k.read([k.Folder(folder, "train")], folder / "lexicon.txt", options, said.append)
+    folders, lexicon = [k.Folder(folder, "train")], folder / "lexicon.txt"
+    return k.read(folders, lexicon, recipe, said.append, **options)
 
 
-def skipping(options=OPTIONS):
-    return replace(options, recipe=replace(options.recipe, skip=True))
+SKIPPING = replace(RECIPE, skip=True)
 
 
 def test_targets_follow_from_transcripts_where_no_alignment_is_given(folder):
@@ -97,7 +88,7 @@ def test_targets_follow_from_transcripts_where_no_alignment_is_given(folder):
     assert made.lm_text == made.split("train").words
 
 
-def test_alignments_are_taken_over_frame_by_frame(aligned):
+def test_times_of_phones_are_taken_over_frame_by_frame(aligned):
     folder, pdfs = aligned
     made = read(folder)
     assert (made.n_targets, made.silence) == (3, (0,))
@@ -107,14 +98,6 @@ def test_alignments_are_taken_over_frame_by_frame(aligned):
         assert made.targets[start : start + frames].tolist() == pdfs[str(key)]
 
 
-def test_pdf_alignments_are_the_same_as_transition_numbers(aligned):
-    folder, pdfs = aligned
-    first = read(folder).fingerprint
-    (folder / "ali.1.gz").unlink()
-    write_binary(folder / "pdf.1.gz", pdfs)
-    assert read(folder).fingerprint == first
-
-
 def test_features_come_normalised_from_the_archive(folder):
     made = read(folder)
     u = made.utterances
@@ -122,7 +105,6 @@ def test_features_come_normalised_from_the_archive(folder):
     raw = kaldiio.load_scp(str(folder / "feats.scp"))[key].astype(np.float64)
     expected = (raw - raw.mean(0)) / raw.std(0)
     np.testing.assert_allclose(made.features[start : start + frames], expected, atol=1e-5)
-    assert read(folder, replace(OPTIONS, deltas=True)).dim == 12
 
 
 def edit(path, change):
@@ -134,16 +116,10 @@ def replaced(name, old, new):
     return lambda folder: edit(folder / name, lambda text: text.replace(old, new))
 
 
-def realigned(line):
-    """A fault: another alignment of the first utterance, or none."""
-
-    def fault(folder):
-        with gzip.open(folder / "ali.1.gz", "rt") as file:
-            lines = [x for x in file if not x.startswith("s0-u00")]
-        with gzip.open(folder / "ali.1.gz", "wt") as file:
-            file.writelines([line, *lines])
-
-    return fault
+def untimed(folder):
+    """A fault: an utterance without times."""
+    path = folder / "ctm"
+    edit(path, lambda text: "".join(x for x in text.splitlines(True) if "s0-u00" not in x))
 
 
 FAULTS = [
@@ -153,8 +129,7 @@ FAULTS = [
     (replaced("text", "00 ba\n", "00 zz\n"), r"utterance s0-u00: word 'zz' is not in the lexicon"),
     (replaced("feats.scp", ".ark:7\n", ".ark:70000\n"), r"s0-u00: .*feats\.ark:70000 cannot be"),
     (replaced("feats.scp", "feats.ark:7\n", "no.ark:7\n"), r"s0-u00: .*no\.ark:7 cannot be read"),
-    (realigned("s0-u00 1\n"), r"utterance s0-u00: \d+ frames of features, 1 of alignment"),
-    (realigned(""), r"utterance s0-u00: no alignment"),
+    (untimed, r"utterance s0-u00: no times of phones"),
 ]
 
 
@@ -166,33 +141,16 @@ def test_an_inconsistency_is_named_and_refused_or_skipped_and_counted(aligned, f
         read(folder)
     assert "\n" not in str(error.value)
     lines = []
-    made = read(folder, skipping(), lines)
+    made = read(folder, SKIPPING, lines)
     assert len(made.utterances) == 19
     assert lines[0] == "corpus kaldi: 1 of 20 utterances left out:"
 
 
-def test_a_broken_alignment_archive_is_named(aligned):
-    folder, _ = aligned
-    path = folder / "ali.1.gz"
-    path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(UserError, match=r"ali\.1\.gz: broken archive"):
+def test_alignments_of_frames_are_refused_with_the_ways_out(folder):
+    (folder / "ali.1.gz").touch()
+    with pytest.raises(UserError, match=r"alignments of frames.*ali-to-phones.*--realign"):
         read(folder)
-
-
-def test_alignments_without_their_transitions_are_refused_or_found_anew(aligned):
-    folder, _ = aligned
-    (folder / "trans.txt").unlink()
-    with pytest.raises(UserError, match=r"alignments need .*trans\.txt"):
-        read(folder)
-    assert read(folder, replace(OPTIONS, realign=True)).n_targets == 1 + 2 * 2
-
-
-def test_pdfs_tied_across_contexts_are_refused_with_the_way_out(aligned):
-    folder, _ = aligned
-    more = "Transition-state 4: phone = a hmm-state = 0 pdf = 3\n Transition-id = 7 p = 1 [x]\n"
-    edit(folder / "trans.txt", lambda t: t + more)
-    with pytest.raises(UserError, match=r"tied across contexts.*--realign"):
-        read(folder)
+    assert read(folder, realign=True).n_targets == 3
 
 
 def test_a_directory_is_imported_by_command_with_its_own_splits(folder, tmp_path, capsys):
@@ -203,7 +161,7 @@ def test_a_directory_is_imported_by_command_with_its_own_splits(folder, tmp_path
     arguments = ["corpus", "import", "kaldi", str(folder), "--out", str(out)]
     arguments += ["--dev", str(tmp_path / "eval"), "--test", str(tmp_path / "eval")]
     arguments += ["--lm", str(tmp_path / "lm.txt"), "--rounds", "2", "--leaves", "0"]
-    assert main([*arguments, "--normalise", "speaker"]) == 0
+    assert main(arguments) == 0
     made = load(out)
     assert made.tests == ("eval",)
     assert [len(made.split(s)) for s in ("train", "dev", "eval")] == [20, 6, 6]
@@ -215,9 +173,9 @@ def test_what_no_directory_is_for_is_parted_off_the_training_directory(folder, t
     directory(tmp_path / "eval", 6)
     lexicon = folder / "lexicon.txt"
     train, other = k.Folder(folder, "train"), tmp_path / "eval"
-    made = k.read([train, k.Folder(other, "eval")], lexicon, OPTIONS, lambda line: None)
+    made = k.read([train, k.Folder(other, "eval")], lexicon, RECIPE, lambda line: None)
     assert [len(made.split(s)) for s in ("train", "dev", "eval")] == [18, 2, 6]
-    made = k.read([train, k.Folder(other, "dev")], lexicon, OPTIONS, lambda line: None)
+    made = k.read([train, k.Folder(other, "dev")], lexicon, RECIPE, lambda line: None)
     assert [len(made.split(s)) for s in ("train", "dev", "test")] == [18, 6, 2]
 
 
@@ -259,7 +217,7 @@ def test_utterances_without_features_are_counted_in_one_line(aligned, name):
     folder, _ = aligned
     edit(folder / name, lambda text: "".join(text.splitlines(keepends=True)[:17]))
     lines = []
-    assert len(read(folder, skipping(), lines).utterances) == 17
+    assert len(read(folder, SKIPPING, lines).utterances) == 17
     is_silent = name == "feats.scp"
     told = "3 of 20 utterances have no recording or features, and are left out: s0-u18, s1-u19, s2"
     assert any(told in line for line in lines) == is_silent

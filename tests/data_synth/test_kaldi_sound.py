@@ -1,8 +1,6 @@
 """Kaldi directories without features, and those whose phones have times."""
 
-import gzip
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,26 +8,24 @@ from kaldiio import load_scp, save_ark
 
 from data_synth.features import FRONT_ENDS, standardise, with_deltas
 from data_synth.public import kaldi_dir as k
-from data_synth.recorded import Recipe
-from data_synth.targets import Effort
 from data_synth.tree import SILENCE, monophone_tree
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 from harness.cli import main
 from tests.data_synth.small import write_wav
-from tests.data_synth.test_kaldi_dir import TRANS, directory, read, skipping, write_ali
+from tests.data_synth.test_kaldi_dir import (
+    PHONES,
+    RECIPE,
+    SKIPPING,
+    directory,
+    read,
+    runs,
+    write_ctm,
+)
 
 RATE = 8000
 SAMPLES = RATE // 100
 """Of a frame."""
-ONE_STATE = k.Import(Recipe(effort=Effort(states=1, rounds=2, leaves=0)))
-PHONES = ("SIL", "a", "b")
-
-
-def runs(own: list[int]) -> list[tuple[int, int, str]]:
-    """Begin, end and phone of each stretch of equal targets."""
-    edges = [0, *(1 + np.flatnonzero(np.diff(own))), len(own)]
-    return [(int(a), int(b), PHONES[own[a]]) for a, b in pairwise(edges)]
 
 
 def write_sound(path, frames: int, rate: int = RATE) -> np.ndarray:
@@ -48,8 +44,7 @@ def sound(tmp_path):
     (folder / "feats.scp").unlink()
     samples = {key: write_sound(folder / f"{key}.wav", len(own)) for key, own in pdfs.items()}
     (folder / "wav.scp").write_text("".join(f"{key} {key}.wav\n" for key in pdfs))
-    write_ali(folder / "ali.1.gz", pdfs)
-    (folder / "trans.txt").write_text(TRANS)
+    write_ctm(folder, pdfs)
     return folder, pdfs, samples
 
 
@@ -62,8 +57,7 @@ def features(made, key):
 @pytest.mark.parametrize("front_end", ["plp", "log_mel"])
 def test_features_are_made_of_recordings_at_their_own_rate(sound, front_end):
     folder, _, samples = sound
-    options = replace(ONE_STATE, recipe=replace(ONE_STATE.recipe, front_end=front_end))
-    made = read(folder, options)
+    made = read(folder, replace(RECIPE, front_end=front_end))
     assert len(made.utterances) == 20
     expected = standardise(with_deltas(FRONT_ENDS[front_end](samples["s0-u00"], RATE)))
     assert np.array_equal(features(made, "s0-u00"), expected)
@@ -71,7 +65,7 @@ def test_features_are_made_of_recordings_at_their_own_rate(sound, front_end):
 
 def test_segments_cut_utterances_out_of_recordings(sound):
     folder, pdfs, samples = sound
-    whole = read(folder, ONE_STATE)
+    whole = read(folder)
     joined = np.concatenate(list(samples.values()))
     write_wav(folder / "all.wav", joined)
     (folder / "wav.scp").write_text("all all.wav\n")
@@ -79,16 +73,7 @@ def test_segments_cut_utterances_out_of_recordings(sound):
     starts = [0.0, *ends[:-1]]
     lines = [f"{key} all {a} {b}\n" for key, a, b in zip(pdfs, starts, ends, strict=True)]
     (folder / "segments").write_text("".join(lines))
-    assert read(folder, ONE_STATE).fingerprint == whole.fingerprint
-
-
-def ctm(folder, pdfs, called=str):
-    lines = [
-        f"{key} 1 {a / 100:.2f} {(b - a) / 100:.2f} {called(phone)}\n"
-        for key, own in pdfs.items()
-        for a, b, phone in runs(own)
-    ]
-    (folder / "ctm").write_text(";; a comment\n" + "".join(lines))
+    assert read(folder).fingerprint == whole.fingerprint
 
 
 def phn(folder, pdfs):
@@ -100,22 +85,20 @@ def phn(folder, pdfs):
 
 def numbered(folder, pdfs):
     (folder / "phones.txt").write_text("".join(f"{p} {n}\n" for n, p in enumerate(PHONES)))
-    ctm(folder, pdfs, lambda phone: str(PHONES.index(phone)))
+    write_ctm(folder, pdfs, lambda phone: str(PHONES.index(phone)))
 
 
 def placed(folder, pdfs):
-    ctm(folder, pdfs, lambda phone: phone if phone == "SIL" else f"{phone}_I")
+    write_ctm(folder, pdfs, lambda phone: phone if phone == "SIL" else f"{phone}_I")
 
 
-@pytest.mark.parametrize("write", [ctm, phn, numbered, placed])
-def test_times_of_phones_give_the_targets_that_an_alignment_of_frames_gives(sound, write):
+@pytest.mark.parametrize("write", [phn, numbered, placed])
+def test_every_form_of_times_gives_the_same_targets(sound, write):
     folder, pdfs, _ = sound
-    aligned = read(folder, ONE_STATE)
-    (folder / "ali.1.gz").unlink()
+    timed = read(folder)
+    (folder / "ctm").unlink()
     write(folder, pdfs)
-    timed = read(folder, ONE_STATE)
-    assert np.array_equal(timed.targets, aligned.targets)
-    assert timed.silence == aligned.silence
+    assert read(folder).fingerprint == timed.fingerprint
 
 
 def test_the_states_of_a_phone_share_its_frames_and_silence_has_what_no_phone_has():
@@ -155,8 +138,8 @@ def test_times_of_phones_are_counted_in_the_features_own_frames(tmp_path, tell):
     table = {key: np.repeat(matrices[key], 2, 0) for key in pdfs}
     save_ark(str(folder / "feats.ark"), table, scp=str(folder / "feats.scp"))
     tell(folder, {key: len(own) / 100 for key, own in pdfs.items()})
-    ctm(folder, pdfs)
-    made = read(folder, ONE_STATE)
+    write_ctm(folder, pdfs)
+    made = read(folder)
     for key, own in pdfs.items():
         at = made.utterances.id.tolist().index(key)
         start = made.utterances.start[at]
@@ -171,21 +154,21 @@ def test_frame_shifts_that_cannot_be_or_differ_are_refused(tmp_path):
         directory(folder.path)
     (folders[1].path / "frame_shift").write_text("0.005\n")
     with pytest.raises(UserError, match=r"frame shifts of 0.01, 0.005 s; allowed: one"):
-        k.read(folders, folders[0].path / "lexicon.txt", ONE_STATE, print)
+        k.read(folders, folders[0].path / "lexicon.txt", RECIPE, print)
     (folders[1].path / "frame_shift").write_text("10 ms\n")
     with pytest.raises(UserError, match=r"dev/frame_shift: not the seconds between frames"):
-        k.read(folders, folders[0].path / "lexicon.txt", ONE_STATE, print)
+        k.read(folders, folders[0].path / "lexicon.txt", RECIPE, print)
 
 
 @pytest.mark.parametrize("further_s", [None, 0.004, 0.4])
 def test_segments_end_where_kaldi_ends_them(sound, further_s):
     """At the end of the recording: with -1, and if they go on for less than half a second."""
     folder, pdfs, _ = sound
-    whole = read(folder, ONE_STATE).fingerprint
+    whole = read(folder).fingerprint
     seconds = {key: 0.015 + len(own) / 100 for key, own in pdfs.items()}
     ends = {key: -1 if further_s is None else s + further_s for key, s in seconds.items()}
     (folder / "segments").write_text("".join(f"{key} {key} 0 {end}\n" for key, end in ends.items()))
-    assert read(folder, ONE_STATE).fingerprint == whole
+    assert read(folder).fingerprint == whole
 
 
 def broken(folder, line):
@@ -204,22 +187,18 @@ def broken(folder, line):
     ],
 )
 def test_times_that_cannot_be_are_named(sound, line, message):
-    folder, pdfs, _ = sound
-    (folder / "ali.1.gz").unlink()
-    ctm(folder, pdfs)
+    folder, _, _ = sound
     broken(folder, line)
     with pytest.raises(UserError, match=message):
-        read(folder, ONE_STATE)
+        read(folder)
 
 
 def test_times_that_go_on_after_the_frames_are_left_out_and_counted(sound):
-    folder, pdfs, _ = sound
-    (folder / "ali.1.gz").unlink()
-    ctm(folder, pdfs)
+    folder, _, _ = sound
     with (folder / "ctm").open("a") as file:
         file.write("s0-u00 1 99 1 SIL\n")
     lines = []
-    assert len(read(folder, skipping(ONE_STATE), lines).utterances) == 19
+    assert len(read(folder, SKIPPING, lines).utterances) == 19
     assert "10000 of phones' times" in lines[1]
 
 
@@ -251,7 +230,7 @@ def test_a_directory_that_lacks_something_is_told_what_is_needed(
     folder, _, _ = sound
     fault(folder)
     with pytest.raises(UserError, match=message):
-        read(folder, ONE_STATE)
+        read(folder)
     words = ["corpus", "import", "kaldi", str(folder), "--out", str(tmp_path / "o")]
     assert main(words) == 2
     assert capsys.readouterr().err.count("\n") == 1
@@ -259,16 +238,8 @@ def test_a_directory_that_lacks_something_is_told_what_is_needed(
 
 def test_recordings_without_any_alignment_become_a_corpus_by_command(sound, tmp_path, capsys):
     folder, _, _ = sound
-    (folder / "ali.1.gz").unlink()
+    (folder / "ctm").unlink()
     out = tmp_path / "out"
     words = ["corpus", "import", "kaldi", str(folder), "--out", str(out), "--front-end", "log_mel"]
     assert main([*words, "--rounds", "2", "--leaves", "0"]) == 0
     assert "120 features" in capsys.readouterr().out
-
-
-def test_an_archive_is_still_read_where_both_are_given(sound):
-    folder, pdfs, _ = sound
-    ctm(folder, {key: [0] * len(own) for key, own in pdfs.items()})
-    with gzip.open(folder / "ali.1.gz", "rt") as file:
-        assert file.readline().startswith("s0-u00")
-    assert len(set(read(folder, ONE_STATE).targets.tolist())) == 3

@@ -6,7 +6,6 @@ import soundfile
 
 import data_synth
 from data_synth import recorded as r
-from data_synth.features import standardise_by_speaker
 from data_synth.public import aishell
 from data_synth.recorded import read_flac
 from data_synth.targets import Effort
@@ -150,19 +149,6 @@ def test_a_flac_comes_back_sample_by_sample(tmp_path):
     sound = stream(0, "flac").integers(-32768, 32767, size=500).astype(np.int16)
     soundfile.write(str(tmp_path / "x.flac"), sound, RATE)
     assert (read_flac(tmp_path / "x.flac", RATE) == sound).all()
-
-
-def test_a_speakers_features_have_mean_0_and_variance_1_together_not_apart():
-    rng = stream(0, "speakers")
-    blocks = [rng.normal(size=(n, 2)) + n for n in (30, 50, 40)]
-    out = standardise_by_speaker(blocks, ["a", "b", "a"])
-    both = np.concatenate([out[0], out[2]])
-    np.testing.assert_allclose(both.mean(0), 0.0, atol=1e-6)
-    np.testing.assert_allclose(both.var(0), 1.0, rtol=1e-5)
-    np.testing.assert_allclose(out[1].mean(0), 0.0, atol=1e-6)
-    assert (out[0].mean(0) < -0.5).all()
-    with pytest.raises(UserError, match="did you mean 'speaker'"):
-        r.normalise(blocks, ["a", "b", "a"], "speakers")
 
 
 def test_a_sample_is_parted_by_place_and_characters_are_words(aishell_root):

@@ -20,10 +20,11 @@ import torch
 
 from data_synth.public import fetching
 from data_synth.public.kaldi_files import matrices, read_lexicon, read_table
-from data_synth.public.kaldi_targets import find_targets, read_alignments, read_transitions
+from data_synth.public.kaldi_targets import read_times, spread
 from data_synth.recorded import read_flac, read_wav
 from data_synth.storage import load as load_corpus
 from data_synth.storage import save as save_corpus
+from data_synth.targets import monophones
 from harness.acoustics.language_model import read_arpa
 from harness.experiment import loop, run_file
 from harness.judge.results import read_results
@@ -96,12 +97,6 @@ ngram 2=2
 \\end\\
 """
 LEXICON = "yes Y EH S\nno N OW\nno(2) N AH\nSIL SIL\n"
-TRANSITIONS = """Transition-state 1: phone = SIL hmm-state = 0 pdf = 0
- Transition-id = 1 p = 0.5 [self-loop]
- Transition-id = 2 p = 0.5 [0 -> 1]
-Transition-state 2: phone = Y hmm-state = 0 pdf = 1
- Transition-id = 3 p = 0.5 [self-loop]
-"""
 RUN = """
 task = { is = "frames", corpus = "smoke", hidden = [8] }
 cluster = "cluster.toml"
@@ -150,11 +145,6 @@ def _scp(folder: Path) -> bytes:
 def _matrices(folder: Path) -> None:
     for read in matrices(folder, "plp").values():
         read()
-
-
-def _alignments(path: Path) -> None:
-    kaldiio.save_ark(str(path), {"u1": np.array([1, 2, 3], np.int32)})
-    path.write_bytes(gzip.compress(path.read_bytes()))
 
 
 def _timeline(path: Path) -> None:
@@ -260,18 +250,8 @@ def _beside_run(folder: Path) -> None:
 
 
 def _of_times(folder: Path) -> None:
-    given = find_targets(folder, {"yes": ("Y",)}, 1, 8000)
-    if given is not None:
-        for targets in given.of(folder).values():
-            targets(20)
-
-
-def _explained(folder: Path) -> None:
-    (folder / "trans.txt").write_text(TRANSITIONS)
-
-
-def _aligned(folder: Path) -> None:
-    read_alignments(folder, read_transitions(folder / "trans.txt"))
+    for times in read_times(folder, 8000).values():
+        spread(times, 20, monophones({"yes": ("Y",)}, 1))
 
 
 def _loaded(folder: Path) -> None:
@@ -292,12 +272,6 @@ INPUTS: Sequence[Input] = (
         lambda f: read_lexicon(f / "lexiconp.txt"), "lexiconp.txt",
     ),
     Input("Kaldi text", text("u1 yes no\nu2 no\n"), lambda f: read_table(f / "text"), "text"),
-    Input(
-        "transitions", text(TRANSITIONS),
-        lambda f: read_transitions(f / "trans.txt"), "trans.txt",
-    ),
-    Input("alignments", made(_alignments), _aligned, "pdf.1.gz", _explained),
-    Input("transition numbers", made(_alignments), _aligned, "ali.1.gz", _explained),
     Input("phone times", text(PHONES), _of_times, "phones.ctm"),
     Input("phn", text("0 400 SIL\n400 900 Y\n"), _of_times, "u1.phn"),
     Input("scp", _scp, _matrices, "feats.scp"),
