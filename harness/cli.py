@@ -2,8 +2,6 @@
 
 A subcommand is a module with ``configure(parser)`` and ``run(arguments) -> exit code``. Only the
 requested one is imported, and it imports torch in ``run``, so that ``--help`` is fast.
-
-``--help`` ends with examples (`EXAMPLES`), lines that can be typed as they are.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
@@ -84,10 +82,6 @@ class Parser(argparse.ArgumentParser):
         if self.prepare is not None:
             self.prepare(sys.argv[1:] if args is None else args)
         return super().parse_known_args(args, namespace)
-
-    def format_help(self) -> str:
-        """As argparse has it, and examples below."""
-        return super().format_help() + format_examples(self.prog)
 
     def error(self, message: str) -> NoReturn:
         """Reject bad usage; `exit_code` prints the line."""
@@ -204,57 +198,3 @@ def parser_of(word: str | None, *, every: bool = False) -> Parser:
             module.configure(command)
             command.set_defaults(run=module.run)
     return parser
-
-
-EXAMPLES: Mapping[str, tuple[str, ...]] = {
-    "lagbench": ("simulate k20m-server", "train async-averaged", "reproduce paper1 --scale smoke"),
-    "lagbench simulate": (
-        "k20m-server --workers 1,2,4,8",
-        "infiniband-64 --protocol averaging --every 10 --workers 8",
-        "k20m-server --sweep link.latency_s=0,1e-4,1e-3",
-        "k20m-server --workers 4 --trace trace.json",
-    ),
-    "lagbench runs": ("", "reports/out --verify", "reports/out --csv"),
-    "lagbench compare-algorithms": (
-        "async-averaged --algorithms async,averaging:10 --workers 1,4 --seeds 2",
-        "diloco --rates file --set schedule.rate=0.1",
-    ),
-    "lagbench check-algorithm": ("async", "Mine --import mine"),
-    "lagbench corpus": ("make parametric --out words", "import kaldi data/train --out MINE"),
-    "lagbench corpus make": ("parametric --out words", "mandarin-like --scale laptop --out speech"),
-    "lagbench corpus validate": ("words --frames 100000",),
-    "lagbench corpus import": (
-        "kaldi data/train --dev data/dev --test data/test --out MINE",
-        "kaldi data/train --lexicon data/lang/lexicon.txt --front-end log_mel --out MINE",
-    ),
-    "lagbench corpus align": ("words --out realigned --leaves 200",),
-    "lagbench corpus fetch": ("fsdd",),
-    "lagbench train": (
-        "async-averaged",
-        "async-averaged --workers 1,4,16 --seeds 3 --set schedule.rate=0.005",
-        "async-averaged --processes 5 --paced",
-    ),
-    "lagbench tolerate": ("async-averaged", "async-averaged --what delay --to 0.5"),
-    "lagbench replay": ("lagbench-runs/HASH", "lagbench-runs/HASH run.toml"),
-    "lagbench compare": ("lagbench-runs/HASH", "lagbench-runs/HASH --cluster k20m-server"),
-    "lagbench validate": ("",),
-    "lagbench predict": (
-        "async-averaged --workers 16",
-        "diloco --cluster l40s-wide-area",
-        "async-averaged --target lagbench-runs/HASH",
-    ),
-    "lagbench advise": ("async-averaged --budget 60", "async-averaged --machines wide-area-10"),
-    "lagbench calibrate": ("--out my.toml --workers 8",),
-    "lagbench reproduce": ("paper1 --scale smoke", "paper1 --only table2,fig3 --seeds 5 --jobs 2"),
-    "lagbench report": ("reports/out/paper1/laptop",),
-    "harness.train": ("async-averaged --processes 5",),
-    "reproductions": ("paper1 --scale smoke",),
-}
-"""Arguments of example command lines, by program."""
-
-
-def format_examples(program: str) -> str:
-    """The examples of a program as a paragraph for ``--help``; empty without any."""
-    before = "" if program.startswith("lagbench") else "python -m "
-    lines = [f"  {before}{program} {words}".rstrip() for words in EXAMPLES.get(program, ())]
-    return "\n".join(["", "examples:", *lines, ""]) if lines else ""

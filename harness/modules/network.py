@@ -86,10 +86,6 @@ class Drawing(NamedTuple):
     x: Value
     keys: Sequence[int]
 
-    def expand(self, *shape: int) -> Drawing:
-        """The one replica's inputs and draws for several."""
-        return Drawing(self.x.expand(*shape), list(self.keys) * shape[0])
-
 
 class ModuleNetwork(RuledNetwork):
     """A module under a loss as a network; see `harness.networks.contract.Network`.

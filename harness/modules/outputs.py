@@ -162,15 +162,14 @@ def class_axes(outputs: Tensor, targets: Tensor) -> list[int]:
 
 
 OTHER = "the loss compares outputs with other classes than the targets, as with the next ones"
-UNDECIDED = "classes of outputs {} can be along two dimensions, and the loss does not tell which"
+UNDECIDED = "classes of outputs {} can be along two dimensions"
 
 
 def find_classes(loss: Any, outputs: Any, targets: Any) -> Classes | None:
     """The classes of outputs and targets; None if these are not for several classes.
 
-    The derivatives of the loss tell where they are. Outputs that are larger for all classes give an
-    equal loss, and where one class alone lessens it, this is the target. A target is ignored if
-    equal outputs for all classes have no derivative at it.
+    The shapes tell where they are. Where one class alone lessens the loss, this is the target. A
+    target is ignored if equal outputs for all classes have no derivative at it.
 
     Args:
         loss: the loss function.
@@ -182,27 +181,17 @@ def find_classes(loss: Any, outputs: Any, targets: Any) -> Classes | None:
         return None
     if targets.is_floating_point() or not (axes := class_axes(logits, targets)):
         return None
-    starts = [torch.zeros_like(logits)]
-    if len(axes) > 1:  # at equal outputs, derivatives can be balanced along both
-        generator = torch.Generator().manual_seed(0)
-        starts.append(torch.randn(logits.shape, generator=generator).to(logits))
-    level, *further = (_find_slope(loss, start, targets) for start in starts)
-    slopes = [slope for slope in (level, *further) if slope is not None]
-    if not any(_wants_targets(slope, axis, targets) for slope in slopes for axis in axes):
-        slope = _find_slope(loss, logits, targets, outputs)
-        slopes += [] if slope is None else [slope]
     if len(axes) > 1:
-        balanced = [a for a in axes if slopes and all(_is_balanced(s, a) for s in slopes)]
-        wanted = [a for a in axes if any(_wants_targets(s, a, targets) for s in slopes)]
-        axes = balanced if len(balanced) == 1 else wanted
-    if len(axes) != 1:
         return Classes(logits.shape[-1], mistake=UNDECIDED.format(list(logits.shape)))
-    (axis,), ignored = axes, set[int]()
+    (axis,), ignored, mistake = axes, set[int](), ""
+    level = _find_slope(loss, torch.zeros_like(logits), targets)
     if level is not None:
         counts = level.ne(0).any(axis)
         ignored = set(map(int, targets[~counts])) - set(map(int, targets[counts]))
-    wants = [_wants_targets(slope, axis, targets) for slope in slopes]
-    mistake = OTHER if False in wants and True not in wants else ""
+    if not _wants_targets(level, axis, targets):
+        slope = _find_slope(loss, logits, targets, outputs)
+        wants = [_wants_targets(s, axis, targets) for s in (level, slope)]
+        mistake = OTHER if False in wants and True not in wants else ""
     return Classes(logits.shape[axis], tuple(sorted(ignored)), axis, mistake)
 
 
@@ -217,15 +206,10 @@ def _find_slope(loss: Any, logits: Tensor, targets: Tensor, outputs: Any = None)
         return None
 
 
-def _is_balanced(slope: Tensor, axis: int) -> bool:
-    """Whether derivatives are some, and sum to zero along a dimension but for rounding."""
-    sizes = slope.abs().sum(axis).max()
-    bound = torch.finfo(slope.dtype).eps ** ROUNDING * sizes
-    return bool(sizes > 0) and bool((slope.sum(axis).abs() <= bound).all())
-
-
-def _wants_targets(slope: Tensor, axis: int, targets: Tensor) -> bool | None:
+def _wants_targets(slope: Tensor | None, axis: int, targets: Tensor) -> bool | None:
     """Whether a class that alone lessens the loss is the target; None where none is alone."""
+    if slope is None:
+        return None
     lessens = slope < 0
     is_alone = lessens.sum(axis) == 1
     if not is_alone.any():

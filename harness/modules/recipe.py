@@ -42,9 +42,9 @@ SCHEDULES: dict[str, Callable[[float], Schedule]] = {
 }
 """Schedules by name, with their default settings."""
 
-AskedSchedule = str | Schedule | Callable[[float], Schedule | float]
-"""A name of `SCHEDULES`; a `Schedule`; a function that makes one from a learning rate; or a
-function from the share of training done, in [0, 1), to the factor of the learning rate."""
+AskedSchedule = str | Schedule | Callable[[float], float]
+"""A name of `SCHEDULES`; a `Schedule`; or a function from the share of training done, in [0, 1), to
+the factor of the learning rate."""
 
 ALLOWED = "'cosine', 'linear', 'steps', 'warmup', 'constant', a lagbench.Schedule or a function"
 
@@ -134,16 +134,9 @@ def schedule_of(asked: Any, rate: float) -> Schedule:
         raise UserError(f"schedule: {mistake} of the share of training done")
     if not callable(asked):
         raise UserError(f"schedule: {asked!r}; allowed: {ALLOWED} of the share of training done")
-    schedule = _call(asked, 0.5)  # a rate as well as a share
-    if isinstance(schedule, Schedule):
-        schedule = _call(asked, rate)
-        check_settings_class("schedule", schedule)
-        return schedule
-    if not is_finite(schedule):
-        is_plain = isinstance(schedule, int | float | str | None)
-        value = schedule if is_plain else type(schedule).__name__
-        raise UserError(f"schedule: {name_function(asked)} gives {value!r}; allowed: {ALLOWED}")
-    return FunctionSchedule(rate, cast("Callable[[float], float]", asked))
+    schedule = FunctionSchedule(rate, cast("Callable[[float], float]", asked))
+    schedule.factor_at(0.5)  # a mistake is found before training
+    return schedule
 
 
 STEPS = frozenset(

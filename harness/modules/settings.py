@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import nn
 
-from harness.algorithms.schedules import Constant
 from harness.base.errors import UserError
 from harness.base.files import DEFAULT_STORE
 from harness.base.settings import Spec, setting
@@ -102,8 +101,8 @@ class Settings(GradientRules, ModuleTable):
             Rprop) are refused.
         schedule: learning rate over training: ``"cosine"``, ``"linear"`` (both with a warm-up),
             ``"warmup"``, ``"steps"``, ``"constant"``; a function from the share of training done,
-            in [0, 1), to a factor; or a `Schedule`, or a function that makes one from a learning
-            rate, e.g. ``lambda r: lagbench.Cosine(r, warmup=0.1)``.
+            in [0, 1), to a factor; or a `Schedule`, whose rate is replaced, e.g.
+            ``lagbench.Cosine(1.0, warmup=0.1)``.
         target: value of the metric for times to target; None for 95% of the way from before
             training to the best end with the fewest workers (`compare`), or none (`train`).
         device: device that trains here: ``"cpu"``, ``"cuda"`` or ``"auto"``.
@@ -119,7 +118,7 @@ class Settings(GradientRules, ModuleTable):
     seeds: Any = 3
     guess: float = setting(0.1, above=0.0)
     optimizer: Any = None
-    schedule: Any = Constant
+    schedule: Any = "constant"
     target: float | None = setting(None)
     device: Any = "cpu"
     store: Any = DEFAULT_STORE

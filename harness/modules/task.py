@@ -142,14 +142,8 @@ class Module(GradientRules, Task):
             raise UserError(
                 f"accumulate: {self.accumulate}; allowed: a divisor of minibatch, {size}"
             )
-        if not experiment.search:
-            return
-        inspection = self.inspect(experiment)
-        if inspection.draws or inspection.changing:
-            obstacle = "draws at random" if inspection.draws else "has running statistics"
-            raise UserError(f"schedule: no search for the rate of a module that {obstacle}")
-        if self.problem.partition is not None:
-            raise UserError("schedule: no search for the rate with a partition; allowed: 'iid'")
+        if experiment.search:
+            raise UserError("schedule: no trial descents of a module; allowed: another schedule")
 
     def name_keys(self) -> AbstractContextManager[None]:
         """See `Task`."""
@@ -375,9 +369,6 @@ class Source:
 FEW, SAME = 16, 1e-4
 """Development examples that are evaluated twice at first, and the difference that is rounding."""
 
-HELD_OUT = 2000
-"""About this many examples of the development set, evenly spaced, give the held-out loss."""
-
 
 class ModuleProblem(Problem):
     """An opened module; see `Problem`.
@@ -452,14 +443,13 @@ class ModuleProblem(Problem):
         return self._upload(self.parts.dev)
 
     @cached_property
-    def _evaluators(self) -> tuple[ModuleEvaluator, ModuleEvaluator, State]:
-        """Those of all metrics and of the loss alone, and the state before training."""
+    def _evaluator(self) -> tuple[ModuleEvaluator, State]:
+        """That of loss and metrics, and the state before training."""
         classes = self.experiment.task.inspect(self.experiment).classes
         network = self._make_network()
-        of = partial(ModuleEvaluator, network, self.parts, classes)
-        evaluators = of(self.parts.metrics), of({}), network.fresh_state()
-        self._check_evaluation(*evaluators[1:])
-        return evaluators
+        state = network.fresh_state()
+        self._check_evaluation(ModuleEvaluator(network, self.parts, classes, {}), state)
+        return ModuleEvaluator(network, self.parts, classes, self.parts.metrics), state
 
     def _check_evaluation(self, losses: ModuleEvaluator, state: State) -> None:
         """Refuse targets that do not count, and scores that differ from call to call.
@@ -479,19 +469,14 @@ class ModuleProblem(Problem):
 
     def evaluate(self, model: Tensor) -> Mapping[str, float]:
         """See `Problem`."""
-        return self._evaluators[0].scores(model, self._dev, self._deploy_state())
-
-    def evaluate_held_out(self, model: Tensor) -> float:
-        """See `Problem`."""
-        examples = self._dev.spread(HELD_OUT)
-        return self._evaluators[1].scores(model, examples, self._deploy_state())[LOSS]
+        return self._evaluator[0].scores(model, self._dev, self._deploy_state())
 
     def test(self, model: Tensor, name: str) -> EvaluationResult:
         """The same measurements on the test set, if there is one."""
         if self.parts.test is None:
             return EvaluationResult({})
         examples = self._upload(self.parts.test)
-        measured = self._evaluators[0].scores(model, examples, self._deploy_state())
+        measured = self._evaluator[0].scores(model, examples, self._deploy_state())
         return EvaluationResult({f"test_{m}/{name}": value for m, value in measured.items()})
 
     def take_states(self, states: Callable[[], Mapping[int, State]]) -> None:
@@ -499,7 +484,7 @@ class ModuleProblem(Problem):
         self._states = states
 
     def _deploy_state(self) -> State:
-        return deploy(self._states(), self._evaluators[2], self.parts.buffers)
+        return deploy(self._states(), self._evaluator[1], self.parts.buffers)
 
     def state(self) -> dict[str, np.ndarray]:
         """See `Problem`."""

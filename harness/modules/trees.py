@@ -58,14 +58,6 @@ class Tree:
         """A tree of the function's results."""
         return Tree(tree_map(function, self.parts))
 
-    def expand(self, times: int, *_: int) -> Tree:
-        """One row as ``times`` equal rows, without a copy."""
-        return self.map(lambda tensor: tensor.expand(times, *(-1 for _ in tensor.shape[1:])))
-
-    def contiguous(self) -> Tree:
-        """The tree with each tensor contiguous in memory."""
-        return self.map(lambda tensor: tensor.contiguous())
-
 
 Value = Tensor | Tree
 """Inputs or targets: a tensor, or several as one."""

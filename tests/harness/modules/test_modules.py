@@ -7,7 +7,7 @@ from torch import nn
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
-from harness.algorithms.schedules import Constant, Search
+from harness.algorithms.schedules import Constant
 from harness.experiment.experiment import Experiment, Stage
 from harness.experiment.methods import method_of, with_optimizer
 from harness.experiment.run import run as execute
@@ -145,14 +145,6 @@ def test_training_leaves_the_user_s_random_numbers_and_module_alone(tmp_path):
     execute(configured(problem), Store(tmp_path), silent)
     assert torch.equal(problem.initial(0), before)
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_the_rate_may_be_searched_chunk_by_chunk(tmp_path):
-    schedule = Search(0.01, least_minibatches=10, clear=0.0)
-    config = configured(problem_of("perceptron"), schedule=schedule, chunk=0.5)
-    run = execute(config, Store(tmp_path), silent)
-    assert run.status == "done"
-    assert len(set(run.curve("rate")[1].tolist())) > 1
 
 
 def test_a_rate_that_is_too_large_ends_as_diverged(tmp_path):

@@ -11,7 +11,6 @@ from harness.algorithms.averaging import Easgd, GradientAveraging, ModelAveragin
 from harness.algorithms.contract import Algorithm
 from harness.algorithms.descent import AdamW, Momentum, Muon
 from harness.algorithms.schedules import (
-    Constant,
     Cosine,
     Exponential,
     Linear,
@@ -187,10 +186,9 @@ def test_a_run_that_is_killed_with_stale_reads_goes_on_at_the_same_rates(tmp_pat
     assert load_timeline(resumed.path("timeline.parquet")).staleness().max() > 0
 
 
-def test_a_schedule_is_a_name_an_object_a_function_of_the_share_or_of_a_rate():
+def test_a_schedule_is_a_name_an_object_or_a_function_of_the_share():
     assert schedule_of("steps", 0.3) == Steps(0.3)
     assert schedule_of(Cosine(9.0, floor=0.2), 0.3) == Cosine(0.3, floor=0.2)
-    assert schedule_of(Constant, 0.3) == Constant(0.3)
     own = schedule_of(lambda share: 1.0 - share, 0.3)
     assert own.rate == 0.3
     assert own.varies
@@ -208,7 +206,7 @@ def test_a_schedule_is_a_name_an_object_a_function_of_the_share_or_of_a_rate():
         (torch.optim.lr_scheduler.CosineAnnealingLR, "torch's CosineAnnealingLR counts the steps"),
         (torch.optim.lr_scheduler.StepLR(sgd([nn.Parameter(torch.zeros(1))]), 3), "'steps'"),
         (3, "schedule: 3; allowed: 'cosine'"),
-        (lambda share: "a", "gives 'a'; allowed: 'cosine'"),
+        (lambda share: "a", "gives 'a' where a share of 0.5 is done; allowed: a number from 0"),
         (lambda share: 1 / 0, "raised ZeroDivisionError"),
         (lambda share, step: 2, "raised TypeError"),
     ],

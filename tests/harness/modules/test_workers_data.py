@@ -13,7 +13,7 @@ from torch import nn
 import lagbench
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
-from harness.algorithms.schedules import Constant, Search
+from harness.algorithms.schedules import Constant
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 from harness.experiment.experiment import Experiment, Stage
@@ -327,11 +327,6 @@ def test_other_values_are_refused_by_name(asked, tmp_path):
             *(nn.Linear(6, 4), nn.functional.cross_entropy, (torch.randn(100, 6), LABELS)),
             cluster=CLUSTER, rate=0.1, partition=asked, store=tmp_path,
         )  # fmt: skip
-
-
-def test_a_search_for_the_rate_needs_data_that_all_share():
-    with pytest.raises(UserError, match="no search for the rate with a partition"):
-        configured(schedule=Search(0.01))
 
 
 def test_real_processes_share_data_in_rounds_alone():
