@@ -37,7 +37,7 @@ def row_of_claim(claim: Claim, words: Words, reason: str = "", bad: Collection[s
         "place": "certain" if claim.cannot_fail else "cannot" if claim.here == "unclear" else "can",
         "survives": {None: "", claim.here: "yes"}.get(claim.corrected, "no"),
         "flag": bad_runs > 0,
-        "matters": _tell_what_matters(claim, words),
+        "limits": _find_limits(claim, words),
         "why": explain_bearing(claim, words),
         "notes": list(filter(None, [reason, *_notes(claim), claim.note, tell_bad_runs(bad_runs)])),
         "parts": [_row_of_part(part) | {"decides": part in deciding} for part in parts_of(claim)],
@@ -68,12 +68,18 @@ def explain_bearing(claim: Claim, words: Words) -> list[str]:
     return [sentences[reason] for reason in claim.reasons]
 
 
-def _tell_what_matters(claim: Claim, words: Words) -> str:
-    """The first reason why an answer does not bear, with the number of other conditions."""
+def number_limits(rows: Collection[Data]) -> dict[str, str]:
+    """What limits the claims' answers, by the short name under which their rows list it."""
+    texts = dict.fromkeys(text for row in rows for text in row["limits"])
+    return {text: f"L{number}" for number, text in enumerate(texts, 1)}
+
+
+def _find_limits(claim: Claim, words: Words) -> list[str]:
+    """Why an answer does not bear: what leaves it open, else conditions that are not met."""
     unmet = _unmet_conditions(claim)
     if "undetermined" in claim.reasons or not unmet:
-        return next(iter(explain_bearing(claim, words)), "")
-    return unmet[0] + (f" (and {len(unmet) - 1} more)" if len(unmet) > 1 else "")
+        return explain_bearing(claim, words)[:1]
+    return unmet
 
 
 def _unmet_conditions(claim: Claim) -> list[str]:

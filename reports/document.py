@@ -13,7 +13,7 @@ from harness.judge.claims import VERDICTS
 from harness.judge.parts import LOOKS
 from harness.judge.results import Exhibit, Results
 from reports import extrapolation, figures, provenance, reference_terms, tables, written
-from reports.claims import row_of_claim, rows_of_conditions, tell_bad_runs
+from reports.claims import number_limits, row_of_claim, rows_of_conditions, tell_bad_runs
 from reports.factors import with_factors
 from reports.provenance import BAD, Line, cited_runs, find_failures, settings_of, wall_time
 from reports.reference_terms import Words
@@ -70,6 +70,10 @@ def document(
     exhibits = [_exhibit(each, bad, words, joined is not None) for each in shown]
     counts = Counter(claim.verdict for claim in verdicts.claims if not claim.cannot_fail)
     differences = results.provenance.get("differences", [])
+    claims = [
+        row_of_claim(claim, words, (reasons or {}).get(claim.id, ""), bad)
+        for claim in verdicts.claims
+    ]
     return {
         "kicker": f"{name} · {words.done} with lagbench, a simulator of parallel training · "
         f"{scale} scale",
@@ -86,10 +90,8 @@ def document(
         "meanings": [(word, meaning.format(words.the)) for word, meaning in MEANINGS],
         "reads": words.reads,
         "correction": _describe_correction(verdicts),
-        "claims": [
-            row_of_claim(claim, words, (reasons or {}).get(claim.id, ""), bad)
-            for claim in verdicts.claims
-        ],
+        "claims": claims,
+        "limits": number_limits([row for row in claims if row["place"] != "certain"]),
         "conditions": rows_of_conditions(verdicts.claims),
         "curves": extrapolation.sentences(results),
         "differs": [_format_difference(row) for row in differences[:MOST_DIFFERENCES]],

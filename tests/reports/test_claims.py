@@ -12,7 +12,13 @@ from harness.judge.parts import Precondition, Quantity, claim_of
 from harness.judge.results import Results
 from harness.judge.statistics import mean_ci
 from reports import build
-from reports.claims import explain_bearing, find_deciding, row_of_claim, rows_of_conditions
+from reports.claims import (
+    explain_bearing,
+    find_deciding,
+    number_limits,
+    row_of_claim,
+    rows_of_conditions,
+)
 from reports.factors import with_factors
 from reports.reference_terms import PAPER
 from reports.written import read_reasons, read_summary, summarise
@@ -67,6 +73,10 @@ def test_every_reason_why_an_answer_does_not_bear_has_a_sentence():
     assert "only 64 averages; readings: not measured" in told[1]
     assert f"{math.floor(100 * (weak.power or 0))}%" in told[2]
     assert explain_bearing(claim(Quantity("", None, HIGH, ABOVE)), PAPER) == []
+    unmet = claim(Quantity("", None, HIGH, ABOVE), presumes=[unknown, condition])
+    rows = [row_of_claim(one, PAPER) for one in (weak, unmet, unmet)]
+    names = number_limits(rows)
+    assert names == {"Open.": "L1", "readings: not measured": "L2", "only 64 averages": "L3"}
 
 
 def test_conditions_are_listed_once_and_notes_have_what_the_correction_changes():
