@@ -219,18 +219,6 @@ def _timing(subject: Subject, seed: int, eta: float, publish: str) -> TimingConf
     return TimingConfig(cluster, 12, (1, 1), 1, folds, seed, protocol)
 
 
-def searches(
-    subject: Subject, seed: int, rates: tuple[float, ...]
-) -> dict[str, Experiment[Policy]]:
-    """Trainings of a development seed at several rates, by cell and rate."""
-    cells = dict.fromkeys((cell(loss, eta), loss, eta) for loss in LOSSES for eta in ETAS)
-    return {
-        f"{name}, {rate:g}": training(subject, seed, loss, eta, rate)
-        for name, loss, eta in cells
-        for rate in rates
-    }
-
-
 def differences(subject: Subject) -> Differences:
     """Differences from the paper, as rows of ``what``, ``paper`` and ``here``."""
     preset = PRESETS[subject.scale]
