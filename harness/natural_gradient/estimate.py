@@ -30,14 +30,14 @@ from typing import ClassVar, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from harness.base.errors import UserError
+from harness.base.settings import Spec, setting
 
 FIRST_CALLS = 10
 """The estimate is updated in each of its first ten calls, then once a period."""
 
 
 @dataclass(frozen=True)
-class Preconditioner:
+class Preconditioner(Spec):
     """Settings of the preconditioner of one side of a layer.
 
     Args:
@@ -52,20 +52,12 @@ class Preconditioner:
         UserError: a value outside its range.
     """
 
-    rank: int = 40
-    period: int = 1
-    alpha: float = 4.0
-    history: float = 2000.0
-    epsilon: float = 1e-10
-    delta: float = 5e-4
-
-    def __post_init__(self) -> None:
-        _require("rank", self.rank, self.rank >= 1, "1 or more")
-        _require("period", self.period, self.period >= 1, "1 or more")
-        _require("alpha", self.alpha, 0.0 <= self.alpha < float("inf"), "0 or more")
-        _require("history", self.history, self.history > 0.0, "above 0")
-        _require("epsilon", self.epsilon, 0.0 < self.epsilon < 1.0, "between 0 and 1")
-        _require("delta", self.delta, 0.0 < self.delta < 1.0, "between 0 and 1")
+    rank: int = setting(40, at_least=1)
+    period: int = setting(1, at_least=1)
+    alpha: float = setting(4.0, at_least=0.0)
+    history: float = setting(2000.0, above=0.0)
+    epsilon: float = setting(1e-10, above=0.0, at_most=1.0)
+    delta: float = setting(5e-4, above=0.0, at_most=1.0)
 
     def start(
         self,
@@ -205,11 +197,6 @@ def moment_of(
     shrink = 1.0 / (beta.unsqueeze(1) / energy + 1.0)
     basis = orthonormal.to(dtype) * shrink.sqrt().to(dtype).unsqueeze(2)
     return Moment(basis, energy, floor, shrink, calls)
-
-
-def _require(name: str, value: float, holds: bool, allowed: str) -> None:
-    if not holds:
-        raise UserError(f"natural gradient: {name} is {value}; allowed: {allowed}")
 
 
 def update_moment(
@@ -424,7 +411,7 @@ def _gain(total: Tensor, shrunk: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PerSample:
+class PerSample(Spec):
     """Limit of the mean change per sample in a layer, as in Kaldi's nnet2.
 
     ``s = min(1, limit N / (rate γᵢ γₒ Σ |x̂| |d̂|))``.
@@ -436,15 +423,12 @@ class PerSample:
             each layer by ``rate limit N`` at most, whatever its gradient.
     """
 
-    limit: float = 0.075
+    limit: float = setting(0.075, above=0.0)
     counts_rate: bool = True
-
-    def __post_init__(self) -> None:
-        _require_positive("PerSample.limit", self.limit)
 
 
 @dataclass(frozen=True)
-class PerComponent:
+class PerComponent(Spec):
     """Limits of the norm of each layer's change, then of the whole network's, as in Kaldi's nnet3.
 
     Args:
@@ -452,12 +436,8 @@ class PerComponent:
         together: the largest norm of the network's change, after each layer was limited.
     """
 
-    each: float = 0.75
-    together: float = 2.0
-
-    def __post_init__(self) -> None:
-        _require_positive("PerComponent.each", self.each)
-        _require_positive("PerComponent.together", self.together)
+    each: float = setting(0.75, above=0.0)
+    together: float = setting(2.0, above=0.0)
 
 
 def per_sample_share(change: PerSample, inputs: Factor, outputs: Factor, rate: float) -> Tensor:
@@ -497,8 +477,3 @@ def scale_(parts: Sequence[Tensor], scale: Tensor) -> None:
     """Multiply each replica's row of several tensors ``[R, ...]`` by ``scale [R]``."""
     for part in parts:
         part.mul_(scale.to(part.dtype).view(-1, *(1 for _ in part.shape[1:])))
-
-
-def _require_positive(name: str, value: float) -> None:
-    if not value > 0.0:
-        raise UserError(f"natural gradient: {name} is {value}; allowed: above 0")

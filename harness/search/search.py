@@ -145,33 +145,6 @@ def lowest(errors: dict[int, float]) -> int:
     return min(errors, key=lambda rung: (errors[rung], rung))
 
 
-@dataclass(frozen=True)
-class RateSweep:
-    """Result of a search for a learning rate.
-
-    Attributes:
-        rate: the rate with the lowest final error.
-        tried: final error by rate; infinite if training diverged.
-        inside: whether both neighbouring rates were tried, so that the best is at no edge.
-    """
-
-    rate: float
-    tried: dict[float, float]
-    inside: bool
-
-
-def sweep(guess: float) -> Steps[float, float, RateSweep]:
-    """Climb a ladder of rates; the outcome of a rate is its final error, infinite if it diverged.
-
-    Args:
-        guess: the first rate.
-    """
-    errors = yield from translate(climb(), lambda rung: guess * FACTOR**rung)
-    best = lowest(errors)
-    tried = {guess * FACTOR**rung: error for rung, error in errors.items()}
-    return RateSweep(guess * FACTOR**best, tried, {best - 1, best + 1} <= errors.keys())
-
-
 def bisect(
     low: float, high: float, halvings: int, middle: Callable[[float, float], float | None]
 ) -> Steps[float, bool, tuple[float, float]]:
@@ -311,17 +284,19 @@ def climb_to_edge(
         config: first rate and number of rungs.
         began: returns the initial loss; called after the first rates were tried.
     """
-    best = yield from sweep(config.guess)
-    tried, initial = dict(best.tried), began()
-    stable, rate = (best.rate if tried[best.rate] < initial else 0.0), best.rate
+    errors = yield from translate(climb(), lambda rung: config.guess * FACTOR**rung)
+    tried = {config.guess * FACTOR**rung: error for rung, error in errors.items()}
+    best = rate = config.guess * FACTOR ** lowest(errors)
+    initial = began()
+    stable = best if tried[best] < initial else 0.0
     for _ in range(config.most if stable else 0):
         rate *= FACTOR
         if rate not in tried:
             (tried[rate],) = yield [rate]
         if not tried[rate] < initial:
-            return RateSearchResult(best.rate, stable, rate, tried)
+            return RateSearchResult(best, stable, rate, tried)
         stable = rate
-    return RateSearchResult(best.rate, stable, math.inf, tried)
+    return RateSearchResult(best, stable, math.inf, tried)
 
 
 @dataclass(frozen=True)
