@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from data_synth.align import Aligner, Alignment, Mixtures, equal_parts, refit
-from data_synth.corpus import Corpus, Utterances, join
+from data_synth.corpus import Corpus, Utterances
 from data_synth.tree import (
     SILENCE,
     Tree,
@@ -334,29 +334,3 @@ def _drop_failed(
             raise UserError(f"{problem}; they are left out with --skip-bad")
         progress(f"{problem}: left out")
     return utterances.take(np.setdiff1d(np.arange(len(utterances)), lost))
-
-
-def realign_corpus(
-    corpus: Corpus, effort: Effort, progress: Callable[[str], None], skip: bool = False
-) -> Corpus:
-    """The corpus with targets realigned from its transcripts; its present ones are ignored.
-
-    Raises:
-        UserError: it has no pronunciations, or an utterance does not fit.
-    """
-    if not corpus.pronunciations:
-        raise UserError(f"corpus {corpus.name}: alignment needs pronunciations, and it has none")
-    splits = ("train", "dev", *corpus.tests)
-    table = join([corpus.split(name) for name in splits])
-    speech = Speech(np.asarray(corpus.features), table, corpus.pronunciations)
-    return from_transcripts(
-        corpus.name,
-        speech,
-        effort,
-        progress,
-        skip,
-        context=corpus.context,
-        frame_shift_s=corpus.frame_shift_s,
-        tests=corpus.tests,
-        lm_text=corpus.lm_text,
-    )

@@ -26,15 +26,15 @@ class Effort:
     """Training effort of the three models.
 
     Attributes:
-        train_frames, test_frames: largest number of frames drawn of a split.
         epochs: passes over the training frames.
+        train_frames, test_frames: largest number of frames drawn of a split.
         units: width of a hidden layer.
         layers: hidden layers of the deep model.
     """
 
+    epochs: int = 6
     train_frames: int = 400_000
     test_frames: int = 20_000
-    epochs: int = 6
     units: int = 256
     layers: int = 3
 
@@ -49,8 +49,6 @@ class Validation:
         possible: exp(cross-entropy) of the deep model on ``dev``, its perplexity: the number
             of equally likely targets left by a frame, the corpus's confusability.
         tests: test set -> the deep model's error.
-        confused: the commonest mistakes of the deep model on ``dev``, as (target, answer,
-            share of the target's frames).
         frames: training frames used.
         targets: number of targets.
     """
@@ -61,7 +59,6 @@ class Validation:
     deep: float
     possible: float
     tests: dict[str, float]
-    confused: tuple[tuple[int, int, float], ...]
     frames: int
     targets: int
 
@@ -174,7 +171,6 @@ def validate(
         deep=errors[2],
         possible=float(np.exp(-picked.mean())),
         tests={name: _error(corpus, name, network, effort, seed) for name in corpus.tests},
-        confused=_find_confusions(targets, answers.argmax(1).numpy(), corpus.n_targets),
         frames=min(effort.train_frames, corpus.frames_of("train")),
         targets=corpus.n_targets,
     )
@@ -191,18 +187,3 @@ def _error(
 ) -> float:
     rows, targets = draw_frames(corpus, corpus.split(name), effort.test_frames, seed)
     return float((network(rows).argmax(1).numpy() != targets).mean())
-
-
-def _find_confusions(
-    targets: np.ndarray, answers: np.ndarray, n_targets: int, count: int = 3
-) -> tuple[tuple[int, int, float], ...]:
-    """The commonest mistakes: (target, answer, share of the target's frames)."""
-    wrong = targets != answers
-    pairs, times = np.unique(targets[wrong] * n_targets + answers[wrong], return_counts=True)
-    top = np.argsort(-times, kind="stable")[:count]
-    frames = np.bincount(targets, minlength=n_targets)
-    mistakes = [
-        (int(p // n_targets), int(p % n_targets), int(n))
-        for p, n in zip(pairs[top], times[top], strict=True)
-    ]
-    return tuple((t, a, n / int(frames[t])) for t, a, n in mistakes)

@@ -38,7 +38,7 @@ COMMANDS = {
     "tolerate": "find the workers, staleness, delay or message loss at which a run file breaks",
     "advise": "advise on the algorithm and the number of workers of a run file",
     "check-algorithm": "check an algorithm against the promises of every algorithm",
-    "corpus": "make, validate, fetch, import and align corpora",
+    "corpus": "make, validate, fetch and import corpora",
     "train": "train one run file on a simulated cluster",
     "replay": "replay a recorded run in its recorded order",
     "compare": "compare a run on real processes with the simulator's prediction",

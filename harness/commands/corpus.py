@@ -1,4 +1,4 @@
-"""`lagbench corpus`: make, validate, fetch, import and align corpora."""
+"""`lagbench corpus`: make, validate, fetch and import corpora."""
 
 from __future__ import annotations
 
@@ -61,12 +61,7 @@ def _describe(folder: Path, corpus: Corpus) -> None:
 
 def _configure_validate(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("folder", type=Path, help="folder of a corpus that the other verbs made")
-    verb.add_argument(
-        "--frames", type=whole(), default=400_000, help="largest number of training frames"
-    )
     verb.add_argument("--epochs", type=whole(), default=6)
-    verb.add_argument("--units", type=whole(), default=256, help="width of a hidden layer")
-    verb.add_argument("--layers", type=whole(), default=3, help="hidden layers of the deep model")
     verb.add_argument("--seed", type=int, default=0)
 
 
@@ -74,13 +69,7 @@ def _validate(arguments: argparse.Namespace) -> int:
     from data_synth.storage import load
     from data_synth.validate import Effort, validate
 
-    effort = Effort(
-        train_frames=arguments.frames,
-        epochs=arguments.epochs,
-        units=arguments.units,
-        layers=arguments.layers,
-    )
-    validation = validate(load(arguments.folder), effort, arguments.seed, print)
+    validation = validate(load(arguments.folder), Effort(arguments.epochs), arguments.seed, print)
     print(f"{validation.targets} targets, {validation.frames} training frames")
     rows = {"chance": validation.chance, "linear": validation.linear, "shallow": validation.shallow}
     for name, error in {**rows, "deep": validation.deep}.items():
@@ -89,8 +78,6 @@ def _validate(arguments: argparse.Namespace) -> int:
         print(f"  {name:<10}{error:8.2%}")
     print(f"depth pays  {validation.depth_pays:8.2f}  (linear over deep error)")
     print(f"confusable  {validation.possible:8.2f}  (targets a frame leaves open)")
-    for target, answer, share in validation.confused:
-        print(f"  target {target} taken for {answer}: {share:.1%} of its frames")
     return 0
 
 
@@ -103,12 +90,6 @@ def _fetch(arguments: argparse.Namespace) -> int:
 
     fetch_corpus(arguments.name, progress=print)
     return 0
-
-
-def _configure_align(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("folder", type=Path, help="a corpus with transcripts and pronunciations")
-    verb.add_argument("--out", type=Path, required=True, help="a folder that does not exist yet")
-    _alignment_options(verb)
 
 
 def _alignment_options(verb: argparse.ArgumentParser) -> None:
@@ -128,18 +109,6 @@ def _effort(arguments: argparse.Namespace) -> Effort:
     return Effort(
         rounds=arguments.rounds, tied_rounds=arguments.tied_rounds, leaves=arguments.leaves
     )
-
-
-def _align(arguments: argparse.Namespace) -> int:
-    from data_synth.storage import load, save
-    from data_synth.targets import realign_corpus
-
-    _refuse_existing(arguments.out)
-    corpus = load(arguments.folder)
-    corpus = realign_corpus(corpus, _effort(arguments), print, arguments.skip_bad)
-    save(corpus, arguments.out)
-    _describe(arguments.out, corpus)
-    return 0
 
 
 def _refuse_existing(folder: Path) -> None:
@@ -212,6 +181,5 @@ VERBS = {
     "make": (_configure_make, _make, "make a corpus of a preset, or of fetched recordings"),
     "validate": (_configure_validate, _validate, "linear, shallow and deep frame error"),
     "import": (_configure_import, _import, "a corpus of a Kaldi data directory"),
-    "align": (_configure_align, _align, "align transcripts from a flat start, with tied states"),
     "fetch": (_configure_fetch, _fetch, "download the recordings of a public corpus"),
 }

@@ -6,7 +6,7 @@ from data_synth.validate import Effort, draw_frames, validate
 from harness.base.seeds import stream
 from tests.stand_in import utterances
 
-EFFORT = Effort(train_frames=6000, test_frames=1000, epochs=80, units=32, layers=2)
+EFFORT = Effort(80, 6000, 1000, units=32, layers=2)
 
 
 def scattered(rule):
@@ -36,7 +36,7 @@ def test_depth_pays_nothing_where_a_plane_parts_the_classes():
 
 
 def test_the_same_seed_gives_the_same_errors():
-    corpus, brief = scattered(lambda x: x[:, 0] > x[:, 1] ** 2), Effort(2000, 500, 2, 8, 1)
+    corpus, brief = scattered(lambda x: x[:, 0] > x[:, 1] ** 2), Effort(2, 2000, 500, 8, 1)
     found = [validate(corpus, brief, seed, progress=lambda _: None) for seed in (0, 0, 1)]
     assert found[0] == found[1] != found[2]
 

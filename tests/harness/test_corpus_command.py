@@ -19,7 +19,7 @@ def test_a_corpus_is_made_described_and_validated(tiny, capsys):
     assert main(["corpus", "make", "parametric", "--out", str(out)]) == 0
     made = load(out)
     assert f"fingerprint {made.fingerprint}" in capsys.readouterr().out
-    quick = ["--frames", "500", "--epochs", "1", "--units", "8", "--layers", "2"]
+    quick = ["--epochs", "1"]
     assert main(["corpus", "validate", str(out), *quick]) == 0
     said = capsys.readouterr().out
     rows = "chance linear shallow deep clean noise", "depth pays", "confusable"
