@@ -4,7 +4,7 @@ A table lists the messages of every round: source, target and parts of the model
 parts is summed over all workers, and every worker receives the sum. In a round a worker sends at
 most one message and receives at most one. Sources: Thakur, Rabenseifner and Gropp, "Optimization
 of collective communication operations in MPICH" (2005) for recursive doubling, Rabenseifner's
-algorithm, the binomial tree and worker counts that are not powers of two; Patarasuk and Yuan,
+algorithm and worker counts that are not powers of two; Patarasuk and Yuan,
 "Bandwidth optimal all-reduce algorithms" (2009) for the ring; Jia et al., "Highly scalable deep
 learning training system with mixed-precision" (2018) for two levels.
 
@@ -14,14 +14,11 @@ where a message waits for its receiver,
 - ring: 2 (N − 1) (α + β m / N);
 - recursive doubling (the butterfly): log₂ N (α + β m);
 - Rabenseifner: 2 log₂ N · α + 2 (N − 1) / N · β m;
-- binomial tree: 2 log₂ N (α + β m);
-- naive gather and broadcast: N α + 2 (N − 1) β m;
-
 - two levels, g workers in each of G groups, α', β' between groups:
   2 (g − 1) (α + β m / g) + 2 (G − 1) (α' + β' m / (g G));
 - gather: (N − 1) (α + β m), for contributions that cannot be added up on their way;
 
-for the second to fourth with N a power of two; the second and third take 2 (α + β m) more
+for the second and third with N a power of two; they take 2 (α + β m) more
 if it is not, with the next lower power in the place of N.
 
 A collective is simulated message by message. Each worker goes through its rounds in order. A
@@ -38,7 +35,7 @@ T′[i] = max(S[i] + c, S[i−1] + c + α) + a.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from math import gcd
 from typing import Any, NamedTuple
@@ -56,8 +53,6 @@ from harness.simulator.network import (
     route,
     send,
 )
-
-Ints = Any
 
 Rounds = list[Any]
 
@@ -99,18 +94,14 @@ def schedule(
     Args:
         algorithm: a key of `EXCHANGES`.
         workers: number of workers.
-        group: for those of `GROUPED`, number of workers in a group.
+        group: for two levels, number of workers in a group.
         members: numbers of participating workers, ascending; all if not given.
     """
     numbers = np.arange(workers) if members is None else np.array(members)
-    if algorithm == "hierarchical":  # members keep their groups, of which some may be smaller
-        parts, rounds = _tree_over_groups(_group_members(numbers, group))
-    else:
-        nearby = group if algorithm in GROUPED else 1
-        parts, rounds = EXCHANGES[algorithm](len(numbers), nearby)
-        for messages in rounds:
-            messages["source"] = numbers[messages["source"]]
-            messages["target"] = numbers[messages["target"]]
+    parts, rounds = EXCHANGES[algorithm](len(numbers), group)
+    for messages in rounds:
+        messages["source"] = numbers[messages["source"]]
+        messages["target"] = numbers[messages["target"]]
     for number, messages in enumerate(rounds):
         messages["round"] = number
     rows = np.concatenate(rounds) if rounds else np.zeros(0, MESSAGE)
@@ -125,7 +116,7 @@ def schedule(
     return Plan(workers, parts, rows, begins, sends, receives)
 
 
-def _round(source: Ints, target: Ints, begin: Ints, count: int, adds: bool) -> Any:
+def _round(source: Any, target: Any, begin: Any, count: int, adds: bool) -> Any:
     """[n] messages of one round."""
     messages = np.zeros(len(source), MESSAGE)
     messages["source"], messages["target"] = source, target
@@ -183,63 +174,6 @@ def _power_of_two(workers: int, parts: int) -> tuple[int, Any, Rounds, Rounds]:
     return power, rank, before, after
 
 
-def tree(workers: int, group: int) -> tuple[int, Rounds]:
-    """A binomial tree: sums flow to worker 0, and the total flows back."""
-    return 1, _tree_up(np.arange(workers)[None], 1) + _tree_down(np.arange(workers)[None], 1)
-
-
-def _tree_up(groups: Any, parts: int) -> Rounds:
-    """Reduce within each row of ``groups`` [G, n] to its first entry; −1 marks no worker."""
-    rounds: Rounds = []
-    for distance in _distances(groups.shape[1]):
-        source = groups[:, distance :: 2 * distance]
-        # The last target may have no source.
-        target = groups[:, :: 2 * distance][:, : source.shape[1]]
-        present = source >= 0
-        rounds.append(_round(source[present], target[present], 0, parts, True))
-    return rounds
-
-
-def _tree_down(groups: Any, parts: int) -> Rounds:
-    """Broadcast within each row of ``groups``: the reverse of `_tree_up`."""
-    rounds = _tree_up(groups, parts)[::-1]
-    return [_round(m["target"], m["source"], 0, parts, False) for m in rounds]
-
-
-def _distances(count: int) -> Sequence[int]:
-    return [1 << k for k in range((count - 1).bit_length())]
-
-
-def naive(workers: int, group: int) -> tuple[int, Rounds]:
-    """All workers send to worker 0, which adds up and sends the sum to one after the other."""
-    senders = [np.array([sender]) for sender in range(1, workers)]
-    root = np.array([0])
-    gather = [_round(sender, root, 0, 1, True) for sender in senders]
-    return 1, gather + [_round(root, sender, 0, 1, False) for sender in senders]
-
-
-def hierarchical(workers: int, group: int) -> tuple[int, Rounds]:
-    """Trees within groups, Rabenseifner's algorithm between their first workers."""
-    return _tree_over_groups(_group_members(np.arange(workers), group))
-
-
-def _group_members(members: Ints, group: int) -> Ints:
-    """[G, n] members of each nonempty group, padded with −1."""
-    nearby, place, counts = np.unique(members // group, return_inverse=True, return_counts=True)
-    rows = np.full((len(nearby), counts.max()), -1)
-    rows[place, np.arange(len(members)) - np.repeat(np.cumsum(counts) - counts, counts)] = members
-    return rows
-
-
-def _tree_over_groups(groups: Ints) -> tuple[int, Rounds]:
-    """Trees within groups to their first workers, Rabenseifner between these, and back."""
-    parts, between = rabenseifner(len(groups), 1)
-    for messages in between:
-        messages["source"] = groups[messages["source"], 0]
-        messages["target"] = groups[messages["target"], 0]
-    return parts, _tree_up(groups, parts) + between + _tree_down(groups, parts)
-
-
 def two_level(workers: int, group: int) -> tuple[int, Rounds]:
     """Rings within groups, then rings across groups for each block, then rings within groups.
 
@@ -285,17 +219,12 @@ ALGORITHMS: dict[str, Callable[[int, int], tuple[int, Rounds]]] = {
     "ring": ring,
     "recursive-doubling": doubling,
     "rabenseifner": rabenseifner,
-    "binomial-tree": tree,
-    "naive": naive,
-    "hierarchical": hierarchical,
     "two-level": two_level,
 }
 """Algorithms that add up on the way, by name."""
 
 EXCHANGES = {**ALGORITHMS, "gather": gather}
 """All algorithms by name."""
-
-GROUPED = ("hierarchical", "two-level")
 
 RINGS = {"ring": 2, "gather": 1}
 """Algorithms in which every worker sends to the next: how often parts or wholes go round."""
@@ -374,7 +303,7 @@ class AllReduce:
     Args:
         algorithm: a key of `EXCHANGES`.
         wiring: the network, idle at the beginning of a run.
-        group: for `GROUPED` algorithms, number of workers in a group.
+        group: for two levels, number of workers in a group.
         members: numbers of the M participating workers, ascending; all if not given.
 
     Raises:

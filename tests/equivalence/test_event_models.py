@@ -366,7 +366,7 @@ def random_all_reduce(case):
     rates = [draw.choice([50.0, 100.0, 200.0]) for _ in range(2)]
     links, latency_s = draw.choice([1, near]), draw.choice([0.0, 0.01])
     levels = (Level(1, rates[0]), Level(near, rates[1], latency_s, links=links))
-    algorithm = draw.choice(["two-level", "hierarchical", "rabenseifner", "recursive-doubling"])
+    algorithm = draw.choice(["two-level", "rabenseifner", "recursive-doubling"])
     sending, sharing = draw.choice(["rendezvous", "buffered"]), draw.choice(["fair"] * 3 + ["fifo"])
     core = draw.choice([None, 100.0, 200.0])
     if sharing == "fifo":  # which of two messages goes first that are sent at once is not said

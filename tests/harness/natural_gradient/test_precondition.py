@@ -265,7 +265,14 @@ def test_a_saved_estimate_goes_on_as_if_never_saved():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("rank", 0), ("period", 0), ("alpha", -1.0), ("history", 0.0), ("epsilon", 0.0), ("delta", 2.0)],
+    [
+        ("rank", 0),
+        ("period", 0),
+        ("alpha", -1.0),
+        ("history", 0.0),
+        ("epsilon", 0.0),
+        ("delta", 2.0),
+    ],
 )
 def test_options_out_of_range_are_named(name, value):
     with pytest.raises(UserError, match=name):

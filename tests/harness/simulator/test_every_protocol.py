@@ -83,7 +83,7 @@ ON_NETWORKS = (
 ROUNDS = (
     Averaging(3), Averaging(3, overlap=True), Averaging(2, collective="recursive-doubling"),
     Averaging(2, collective="recursive-doubling", overlap=True),
-    Averaging(2, collective="hierarchical", overlap=True), BackupWorkers(0), BackupWorkers(2),
+    BackupWorkers(0), BackupWorkers(2),
 )  # fmt: skip
 CASES = {
     **{

@@ -114,7 +114,7 @@ def test_rates_are_max_min_fair_and_fill_a_link_of_everybody():
 
 def test_what_is_not_simulated_is_refused(cluster):
     built = replace(cluster(8), network=PORTS, jobs=(job(0, 2),))
-    for rules in (Averaging(1, overlap=True), Averaging(1, collective="naive")):
+    for rules in (Averaging(1, overlap=True), Averaging(1, collective="rabenseifner")):
         with pytest.raises(UserError, match="jobs: not simulated with these settings"):
             Simulation(built, rules, JOB)
     with pytest.raises(UserError, match="jobs: not simulated in protocol"):
