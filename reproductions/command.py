@@ -17,6 +17,7 @@ from harness.base.registry import entries
 from harness.base.settings import check_device
 from harness.cli import Parser, exit_code
 from harness.kernels import notice
+from reports import SCALES
 
 if TYPE_CHECKING:
     from data_synth.corpus import Corpus
@@ -29,7 +30,6 @@ PAPERS = {
 """The module that declares each paper of ours as its ``PAPER``."""
 
 
-SCALES = ("smoke", "laptop", "overnight", "gpu", "paper")
 GOES_ON = "interrupted; the same command resumes from the last checkpoint"
 
 
@@ -61,26 +61,16 @@ def configure(p: argparse.ArgumentParser) -> None:
         "--only", default="", help="exhibits to reproduce, e.g. table2,fig3 (default: all)"
     )
     p.add_argument(
-        "--search",
-        action="store_true",
-        help="search for the settings, too (default: the outcome of the published search)",
-    )
-    p.add_argument(
         "--all",
         action="store_true",
         dest="everything",
-        help="make also the exhibits whose own runs decide no claim"
-        " (default at laptop scale: the published ones)",
+        help="make also the exhibits whose own runs decide no claim, such as searches for settings"
+        " (default: the published ones)",
     )
     p.add_argument(
         "--jobs",
         type=argument_types.count,
         help="number of runs trained at once (default: the number of cores)",
-    )
-    p.add_argument(
-        "--shard",
-        type=_share,
-        help="I/N: only the I-th of N shares of the runs, for N commands with one --out",
     )
     argument_types.add_carriers(p)
     p.add_argument(
@@ -116,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
     from harness.experiment.contract import resolve
     from harness.store.files import writable_folder
     from reproductions.paper import NO_CORPUS, Subject, corpus_without_speech
-    from reproductions.reproduce import execute_share, reproduce
+    from reproductions.reproduce import reproduce
 
     paper: Paper = entries("papers")[options.paper].load()
     if options.corpus is not None and paper.corpus == NO_CORPUS:
@@ -141,16 +131,7 @@ def run(options: argparse.Namespace) -> int:
         subject = Subject(
             scale, corpus_of(seed), seed, device, corpus_of if is_synthetic(name) else None
         )
-    if request.share is not None:
-        count = execute_share(paper, subject, request)
-        plural = "" if count == 1 else "s"
-        _say(
-            f"{count} run{plural} of share {options.shard[0]}/{options.shard[1]} are done; without "
-            "--shard the same command judges all"
-        )
-        return EXIT_DONE
-    results = reproduce(paper, subject, request)
-    return _print_results(results, request.out)
+    return _print_results(reproduce(paper, subject, request), request.out)
 
 
 def _request(options: argparse.Namespace, paper: Paper, scale: str, device: str) -> Request:
@@ -175,8 +156,6 @@ def _request(options: argparse.Namespace, paper: Paper, scale: str, device: str)
         budget_s=None if options.budget is None else 60.0 * options.budget,
         out=options.out or Path("reports/out") / options.paper / scale,
         submit=submit,
-        share=options.shard,
-        search=options.search,
         everything=options.everything,
     )
 
@@ -206,16 +185,13 @@ def _print_results(results: Results, out: Path) -> int:
     """Print the verdicts and what failed; returns the exit code."""
     from harness.judge.builders import failures
     from harness.store import Store
-    from reproductions.reproduce import REQUESTED, SEARCHED
+    from reproductions.reproduce import TAKEN
 
     if results.scale == "smoke":
         print("smoke scale: all works, nothing is judged; the report has the published verdicts")
     for claim in results.claims:
         print(f"{claim.verdict:>12}  {claim.id}")
-    notes = [exhibit.note for exhibit in results.exhibits]
-    if any(note.startswith(SEARCHED) for note in notes):
-        print("settings: those of the published search; --search runs it again")
-    if count := sum(note.startswith(REQUESTED) for note in notes):
+    if count := sum(exhibit.note.startswith(TAKEN) for exhibit in results.exhibits):
         exhibits = "1 exhibit" if count == 1 else f"{count} exhibits"
         print(f"{exhibits} from the published report; --all makes them again")
     report = out / "report.pdf"  # which needs typst
@@ -234,14 +210,6 @@ def _folder(text: str) -> Path:
     if not text.strip():
         raise argparse.ArgumentTypeError("'' is not allowed; allowed: the name of a folder")
     return Path(text)
-
-
-def _share(text: str) -> tuple[int, int]:
-    part, _, parts = text.partition("/")
-    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) <= 10_000):
-        allowed = "allowed: I/N with I from 1 to N, N at most 10000, e.g. 2/8"
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; {allowed}")
-    return int(part), int(parts)
 
 
 def _minutes(text: str) -> float:

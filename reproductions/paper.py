@@ -243,7 +243,7 @@ class Paper:
         return self.folder and Registration(self.folder / "registered.toml")
 
     def select_makers(
-        self, only: Sequence[str], scale: str, search: bool = False, everything: bool = False
+        self, only: Sequence[str], scale: str, everything: bool = False
     ) -> tuple[list[Maker[Subject, Exhibit]], list[Maker[Subject, Claim]]]:
         """The exhibits named by ``only`` (the scale's own if empty) and the claims they carry.
 
@@ -252,8 +252,8 @@ class Paper:
         Args:
             only: short names of exhibits.
             scale: the scale.
-            search: whether those that search for settings are made without being named, too.
-            everything: the same of those that are made on request at this scale.
+            everything: whether those that are made on request at this scale are made without being
+                named, too.
 
         Raises:
             UserError: no such exhibit.
@@ -269,7 +269,6 @@ class Paper:
                 maker
                 for maker in self.exhibits
                 if (maker.smoke or scale != "smoke")
-                and (search or not maker.searches)
                 and (everything or scale not in maker.on_request)
             ]
             return makers, claims

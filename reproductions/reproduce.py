@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import reports
-from harness.base.seeds import identity
 from harness.experiment.contract import Configuration
 from harness.experiment.grid import Runner
 from harness.experiment.pools import Submission
 from harness.judge import comparison
 from harness.judge.builders import ASKED, Maker, Runs, build_claim, build_exhibit, divergence_hashes
 from harness.judge.parts import LOOKS, correct_verdicts
-from harness.judge.results import Claim, Exhibit, Results, read_results
+from harness.judge.results import Exhibit, Results, read_results
 from harness.store import Run, Store
 from harness.store.schema import TIMELINE
 from reports import PUBLISHED, provenance
@@ -26,10 +25,8 @@ from reproductions.curve_runs import describe_facts, find_curves
 from reproductions.paper import NO_CORPUS, Paper, Subject
 from reproductions.registered import REGISTRATION
 
-TAKEN = "From the published report:"
+TAKEN = "From the published report: its runs were not made again, which --all does."
 """Begins the note of an exhibit that a report takes from the published one."""
-SEARCHED = f"{TAKEN} this search was not run again, which --search does."
-REQUESTED = f"{TAKEN} its runs were not made again, which --all does."
 
 
 @dataclass(frozen=True)
@@ -43,8 +40,6 @@ class Request:
         budget_s: seconds after which runs checkpoint and no run starts; None for no limit.
         out: folder of the report and its runs.
         submit: batch system for the runs; None for processes on this machine.
-        share: (number from 1, count) of this command among those that fill one store; None if one.
-        search: whether the search for settings runs again; else its published outcome is shown.
         everything: whether exhibits on request are made too; else the published ones are shown.
     """
 
@@ -54,8 +49,6 @@ class Request:
     budget_s: float | None
     out: Path
     submit: Submission | None = None
-    share: tuple[int, int] | None = None
-    search: bool = False
     everything: bool = False
 
     @property
@@ -72,7 +65,7 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
         KeyboardInterrupt: stopped by the user or the budget; the same request resumes.
     """
     started = datetime.now(UTC)
-    exhibits, claims = _select_makers(paper, subject, request)
+    exhibits, claims = paper.select_makers(request.only, subject.scale, request.everything)
     makers = (*exhibits, *claims)
     store = request.store
     before = {run.hash for run in store.runs() if store.has(run.hash)}
@@ -105,13 +98,6 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
     return results
 
 
-def _select_makers(
-    paper: Paper, subject: Subject, request: Request
-) -> tuple[list[Maker[Subject, Exhibit]], list[Maker[Subject, Claim]]]:
-    choices = request.search, request.everything
-    return paper.select_makers(request.only, subject.scale, *choices)
-
-
 def find_published(
     paper: Paper, subject: Subject, makers: Sequence[Maker[Subject, Exhibit]]
 ) -> tuple[Exhibit, ...]:
@@ -120,35 +106,19 @@ def find_published(
     Args:
         paper: the paper.
         subject: the scale and the corpus.
-        makers: those that are not made; one that neither searches nor waits for a request at
-            this scale has no published exhibit to show.
+        makers: those that are not made; one that waits for no request at this scale has no
+            published exhibit to show.
     """
     path = PUBLISHED / paper.id / subject.scale / "results.json"
     if not path.exists() or (results := read_results(path)).corpus != subject.corpus.name:
         return ()
-    notes = {
-        maker.id: SEARCHED if maker.searches else REQUESTED
-        for maker in makers
-        if maker.searches or subject.scale in maker.on_request
-    }
+    requested = {maker.id for maker in makers if subject.scale in maker.on_request}
     # The published report may have the line from the one before it.
     return tuple(
-        replace(exhibit, note=f"{note} {exhibit.note.removeprefix(note).strip()}".rstrip())
+        replace(exhibit, note=f"{TAKEN} {exhibit.note.removeprefix(TAKEN).strip()}".rstrip())
         for exhibit in results.exhibits
-        if (note := notes.get(exhibit.id))
+        if exhibit.id in requested
     )
-
-
-def execute_share(paper: Paper, subject: Subject, request: Request) -> int:
-    """Run the missing runs of this command's share, without verdicts; returns the share's size.
-
-    Raises:
-        UserError: bad input, or an output folder that cannot be written.
-        KeyboardInterrupt: stopped by the user or the budget; the same request resumes.
-    """
-    exhibits, claims = _select_makers(paper, subject, request)
-    runs = _execute_runs(paper, subject, request, (*exhibits, *claims))
-    return len({run.hash for group in runs.values() for run in group})
 
 
 def describe_moment(paper: Paper) -> dict[str, Any]:
@@ -156,14 +126,6 @@ def describe_moment(paper: Paper) -> dict[str, Any]:
     registration = paper.registration
     digest = {} if registration is None else {REGISTRATION: registration.digest}
     return {"commit": comparison.describe_program("")["git"], **digest}
-
-
-def is_of(share: tuple[int, int] | None, config: Configuration) -> bool:
-    """Whether a run belongs to a share; its identity alone assigns it to exactly one."""
-    if share is None:
-        return True
-    part, parts = share
-    return int(identity(config.to_dict()), 16) % parts == part - 1
 
 
 def _execute_runs(
@@ -175,7 +137,7 @@ def _execute_runs(
         (setting, seed): config
         for seed in request.seeds
         for setting, config in paper.experiments(subject.replicate(seed), seed).items()
-        if setting in needed and is_of(request.share, config)
+        if setting in needed
     }
 
     def run_name(key: tuple[str, int]) -> str:
@@ -203,7 +165,7 @@ def _execute_runs(
     if light:
         runs |= execute_configs(light, store.needing(TIMELINE))
     return {
-        setting: [runs[setting, seed] for seed in request.seeds if (setting, seed) in runs]
+        setting: [runs[setting, seed] for seed in request.seeds]
         for setting in dict.fromkeys(setting for setting, _ in configs)
     }
 

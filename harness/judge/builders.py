@@ -39,7 +39,6 @@ class Maker(Generic[Subject, Made]):
         divergence: whether the question is if training diverges: then it is made from diverged
             runs too, and a diverged run does not make the report a failure.
         timelines: number of runs per setting, in the order of seeds, that it reads timelines of.
-        searches: whether its runs search for settings, which the others use as they are known.
         on_request: scales at which it is made only if named or with everything, since none of its
             own runs decides a claim; the published one stands in the report otherwise.
     """
@@ -50,7 +49,6 @@ class Maker(Generic[Subject, Made]):
     smoke: bool = True
     divergence: bool = False
     timelines: float = 0
-    searches: bool = False
     on_request: tuple[str, ...] = ()
 
     def sound(self, run: Run) -> bool:

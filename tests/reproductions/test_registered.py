@@ -18,9 +18,15 @@ from harness.judge.results import Claim, Exhibit
 from harness.store import Store
 from reproductions.command import PAPERS
 from reproductions.curve_runs import describe_facts
-from reproductions.paper import DEVELOPMENT, Paper, Subject
+from reproductions.paper import (
+    DEVELOPMENT,
+    NO_CORPUS,
+    Paper,
+    Subject,
+    corpus_without_speech,
+)
 from reproductions.registered import Registration
-from reproductions.reproduce import Request, execute_share
+from reproductions.reproduce import Request, reproduce
 from tests.reproductions.book import SUBJECTS, Book
 
 CURVE = """
@@ -97,9 +103,9 @@ def paper_in(folder: Path, text: str = CURVE) -> Paper:
 
 def test_runs_keep_the_digest_of_their_beginning_and_a_report_counts_others(tmp_path):
     def execute(paper: Paper, seeds: tuple[int, ...]) -> list[Any]:
-        subject: Any = Subject("smoke", None, 1, "cpu")  # pyright: ignore[reportArgumentType]
+        subject = Subject("smoke", corpus_without_speech(NO_CORPUS), 1, "cpu")
         request = Request(seeds, (), 1, None, tmp_path)
-        assert execute_share(paper, subject, request) == len(seeds)
+        reproduce(paper, subject, request)
         return [request.store.load(identity({"seed": seed})) for seed in seeds]
 
     paper = paper_in(tmp_path)
