@@ -16,7 +16,7 @@ import numpy as np
 from harness.acoustics.compiling import kernel, part
 from harness.acoustics.graph import Graph
 from harness.acoustics.lattice import BestPath, Lattice, prune_lattice, read_path
-from harness.base.errors import UserError
+from harness.base.settings import setting
 
 EXHAUSTIVE = 2**31 - 1
 ROOM = 512
@@ -35,13 +35,9 @@ class Beam:
         lattice: arcs on no path within this of the best one leave the lattice, in nats.
     """
 
-    width: float = 14.0
-    max_active: int = 5000
-    lattice: float = 8.0
-
-    def __post_init__(self) -> None:
-        if not (self.width > 0 and self.lattice > 0 and self.max_active > 0):
-            raise UserError(f"{self}: every one of them must be positive")
+    width: float = setting(14.0, above=0.0)
+    max_active: int = setting(5000, at_least=1)
+    lattice: float = setting(8.0, above=0.0)
 
 
 EVERYTHING = Beam(math.inf, EXHAUSTIVE, math.inf)
@@ -183,30 +179,6 @@ def _select(values: np.ndarray, count: int) -> float:
 
 
 @part
-def _bound(
-    row: np.ndarray,
-    tokens: range,
-    node: np.ndarray,
-    score: np.ndarray,
-    first: np.ndarray,
-    split: np.ndarray,
-    weight: np.ndarray,
-    consumed: np.ndarray,
-) -> float:
-    """Lower bound of the next frame's best score, from the successors of the heaviest token."""
-    if len(tokens) == 0:
-        return -np.inf
-    heaviest = tokens.start
-    for i in tokens:
-        if score[i] > score[heaviest]:
-            heaviest = i
-    n, best = node[heaviest], -np.inf
-    for a in range(first[n], split[n]):
-        best = max(best, score[heaviest] + weight[a] + row[consumed[a]])
-    return best
-
-
-@part
 def _advance(
     row: np.ndarray,
     tokens: range,
@@ -227,8 +199,7 @@ def _advance(
     # Numba wraps negative indices: unsigned ones spare that test in this inner loop.
     count, top = 0, row.max()
     beam = width < np.inf  # without a beam, infinite scores must not end the loop over arcs
-    bound = _bound(row, tokens, node, score, first, split, weight, consumed)
-    lowest = bound - width if beam else -np.inf
+    lowest = -np.inf
     for i in tokens:
         n, so_far = np.uint32(node[i]), score[i]
         for a in range(np.uint64(first[n]), np.uint64(split[n])):

@@ -314,13 +314,6 @@ class Lexicon:
     silence_prob: float = 0.5
     stay: np.ndarray | None = None
 
-    def __post_init__(self) -> None:
-        if not 0 < self.silence_prob < 1:
-            raise UserError(f"silence_prob: {self.silence_prob}; allowed: between 0 and 1")
-        empty = [w for w, chains in self.words.items() if not chains or not all(map(len, chains))]
-        if empty:
-            raise UserError(f"lexicon: word {empty[0]!r} has a pronunciation without targets")
-
     @classmethod
     def from_entries(
         cls,

@@ -50,7 +50,7 @@ from harness.acoustics.graph import Graph, decoding_graph, transcript_graph
 from harness.acoustics.language_model import LanguageModel, Lexicon
 from harness.acoustics.lattice import Lattice, posteriors, reference_posteriors
 from harness.acoustics.sums import Shares, likelihoods, occupancies
-from harness.base.errors import UserError, name_error
+from harness.base.settings import Spec, setting
 from harness.networks.feedforward import Dnn, Layout, Visit
 
 Kind = Literal["mmi", "numerator"]
@@ -77,7 +77,7 @@ TROUBLES: tuple[Trouble, ...] = get_args(Trouble)
 
 
 @dataclass(frozen=True)
-class Criterion:
+class Criterion(Spec):
     """Settings of the criterion that sequence training maximises.
 
     Args:
@@ -93,23 +93,12 @@ class Criterion:
     """
 
     kind: Kind = "mmi"
-    kappa: float = 0.3
+    kappa: float = setting(0.3, above=0.0)
     denominator: Paths = "graph"
     beam: Beam = field(default_factory=Beam)
     numerator: Numerator = "alignment"
-    reject_below: float = 1e-3
-    cancel_below: float = 2e-3
-
-    def __post_init__(self) -> None:
-        choices = {"kind": Kind, "denominator": Paths, "numerator": Numerator}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in get_args(allowed):
-                raise name_error(f"criterion: {name}", getattr(self, name), get_args(allowed))
-        if not self.kappa > 0:
-            raise UserError(f"criterion: kappa: {self.kappa}; allowed: above 0")
-        for name in ("reject_below", "cancel_below"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UserError(f"criterion: {name}: {getattr(self, name)}; allowed: 0 or more")
+    reject_below: float = setting(1e-3, at_least=0.0)
+    cancel_below: float = setting(2e-3, at_least=0.0)
 
     @property
     def mass(self) -> float:

@@ -6,7 +6,6 @@ import pytest
 from harness.acoustics.decoder import EVERYTHING, Beam, _arguments, _search, decode, lattice
 from harness.acoustics.graph import decoding_graph
 from harness.acoustics.language_model import Lexicon, train
-from harness.base.errors import UserError
 from tests.harness.acoustics.conftest import random_task
 
 
@@ -87,11 +86,6 @@ def test_scores_that_are_not_numbers_are_refused(bad):
             search(graph, scores)
     with pytest.raises(ValueError, match="shape"):
         decode(graph, scores[:0])
-
-
-def test_a_beam_that_keeps_nothing_is_refused():
-    with pytest.raises(UserError, match="positive"):
-        Beam(width=0)
 
 
 @pytest.mark.sampled(2)
