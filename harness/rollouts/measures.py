@@ -3,39 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from harness.rollouts.records import TRAINED, RolloutRows, TokenRows, rollout_rows, token_rows
+from harness.rollouts.records import TRAINED, rollout_rows
 from harness.simulator.timeline import SERVER, Timeline
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-
-def token_staleness(timeline: Timeline) -> tuple[Ints, Ints]:
-    """Staleness of trained tokens: values, and the number of tokens with each.
-
-    Rollouts that began before the timeline are left out: versions of their first tokens are not in
-    it.
-    """
-    rows, stretches = rollout_rows(timeline), token_rows(timeline)
-    begun_s = stretches.time_s.min() if len(stretches) else np.inf
-    rows = rows.where((rows.fate == TRAINED) & (rows.start_s >= begun_s))
-    order = np.argsort(stretches.rollout, kind="stable")
-    ordered = {name: column[order] for name, column in stretches.columns().items()}
-    stretches = TokenRows(**ordered)
-    chosen = np.argsort(rows.rollout)
-    place: Ints = np.searchsorted(rows.rollout, stretches.rollout, sorter=chosen)
-    mask: NDArray[np.bool_] = place < len(rows)
-    mask[mask] = rows.rollout[chosen[place[mask]]] == stretches.rollout[mask]
-    stretches, owner = stretches.where(mask), chosen[place[mask]]
-    ends = rows.decoded[owner]
-    goes_on = owner[1:] == owner[:-1]
-    ends[:-1][goes_on] = stretches.first[1:][goes_on]
-    ages = rows.trained_version[owner] - stretches.version
-    values, places = np.unique(ages, return_inverse=True)
-    counts = np.bincount(places, weights=ends - stretches.first, minlength=len(values))
-    return values, counts.astype(np.int64)
 
 
 def measure(timeline: Timeline, slots: int, scale: int) -> dict[str, float]:
@@ -56,9 +26,10 @@ def measure(timeline: Timeline, slots: int, scale: int) -> dict[str, float]:
         return {}
     used, gone = rows.where(trained), rows.where(~trained)
     seconds = float(folds.time_s[-1]) - begin_s
-    ages, counts = token_staleness(timeline)
+    by_token = (used.trained_version - used.mean_version) * used.decoded
     stale = used.trained_version - used.oldest_version
-    left_s = _slot_ends_s(rows)
+    # slots are free again also after rollouts that were thrown away
+    left_s = np.where(np.isnan(rows.left_s), rows.taken_s, rows.left_s)
     spans = timeline.spans
     lengths = np.maximum(spans.end_s - np.maximum(spans.start_s, begin_s), 0.0)
     generators = 1 + int(timeline.contributions.worker.max())
@@ -70,8 +41,7 @@ def measure(timeline: Timeline, slots: int, scale: int) -> dict[str, float]:
             100.0 * float(lengths[spans.worker >= 0].sum()) / (seconds * generators)
         ),
         "slots in use, %": 100.0 * float((left_s - rows.start_s).sum()) / (seconds * slots),
-        "staleness of a token, mean": _mean(ages, counts),
-        "staleness of a token, p95": _percentile(ages, counts, 0.95),
+        "staleness of a token, mean": float(by_token.sum() / used.decoded.sum()),
         "staleness of a rollout, mean": float(stale.mean()),
         "staleness of a rollout, p95": float(np.percentile(stale, 95)),
         "staleness of a rollout, max": float(stale.max()),
@@ -85,19 +55,3 @@ def measure(timeline: Timeline, slots: int, scale: int) -> dict[str, float]:
         figures["tokens of one thrown away"] = float(sizes.mean()) if len(sizes) else 0.0
         figures["of which were decoded"] = float(gone.decoded.mean())
     return figures
-
-
-def _slot_ends_s(rows: RolloutRows) -> Floats:
-    """Instants at which slots were free again, also after rollouts that were thrown away."""
-    return np.where(np.isnan(rows.left_s), rows.taken_s, rows.left_s)
-
-
-def _mean(values: Ints, counts: Ints) -> float:
-    return float((values * counts).sum() / counts.sum()) if counts.sum() else 0.0
-
-
-def _percentile(values: Ints, counts: Ints, share: float) -> float:
-    """The smallest value that at least a share of the items does not exceed."""
-    if not counts.sum():
-        return 0.0
-    return float(values[np.searchsorted(np.cumsum(counts), share * counts.sum())])

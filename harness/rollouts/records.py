@@ -140,12 +140,6 @@ def rollout_rows(timeline: Timeline) -> RolloutRows:
     return RolloutRows() if table is None else RolloutRows(**table.columns())
 
 
-def token_rows(timeline: Timeline) -> TokenRows:
-    """The stretches of tokens of a timeline, simulated or loaded."""
-    table = timeline.own.get("tokens")
-    return TokenRows() if table is None else TokenRows(**table.columns())
-
-
 ROLLOUTS = "rollouts.safetensors"
 """Attached file of a run: of each rollout with a known fate its prompt, difficulty, reward, tokens,
 fate and the version at that instant."""
