@@ -141,9 +141,6 @@ def _fact(facts: Mapping[str, Any], key: str) -> str:
     return str(value)
 
 
-LONG = 70  # characters of a printed value
-
-
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """A configuration as dotted keys and values as text.
 
@@ -169,23 +166,6 @@ def group_by_keys(configs: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     return list(groups.values())
 
 
-def split(configs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """Keys that all configurations share, and the remaining keys of each.
-
-    Returns:
-        The shared keys with their values, and for each configuration its own; long
-        values are cut for printing, after they were compared.
-    """
-    flats = [flat(config) for config in configs]
-    if not flats:
-        return {}, []
-    shared = {
-        key: value for key, value in flats[0].items() if all(f.get(key) == value for f in flats)
-    }
-    apart = [{k: v for k, v in items.items() if k not in shared} for items in flats]
-    return _cut(shared), [_cut(items) for items in apart]
-
-
 def _inner(value: Any) -> Mapping[str, Any]:
     """Entries of a table, or of a list of tables by position; empty for any other value."""
     if isinstance(value, Mapping):
@@ -199,10 +179,6 @@ def _inner(value: Any) -> Mapping[str, Any]:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _cut(items: dict[str, str]) -> dict[str, str]:
-    return {k: v if len(v) <= LONG else v[: LONG - 1] + "…" for k, v in items.items()}
 
 
 RUNS_CSV = "runs.csv"

@@ -1,11 +1,11 @@
 """Runs of a curve over scale: found in a store, executed where they are missing, and reported.
 
 Each seed has a corpus of its own at every size, which is made only if one of its runs is missing;
-finished runs are found without it. `publish_curve` puts a curve as far as it is run into the
-paper's published report, with its runs; `publish_report` replaces a whole one::
+finished runs are found without it. `publish` puts a report, or a curve as far as it is run, in the
+place of the published one, with its runs::
 
     python -m reproductions paper1 --scale overnight --only scaling --budget 60 --out OUT
-    python -m reproductions.curve_runs paper1 OUT
+    python -m reproductions.curve_runs OUT
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from typing import Any, cast
 
 import reports
 from data_synth import load_corpus
-from harness.base.errors import EXIT_DONE, name_error
-from harness.base.registry import entries
+from harness.base.errors import EXIT_DONE
 from harness.cli import Parser, exit_code
 from harness.experiment.grid import Runner
 from harness.judge import comparison
@@ -126,53 +125,15 @@ def describe_facts(
     } | ({REGISTRATION: registration.compare(judged)} if registration else {})
 
 
-def publish_curve(scaling: Scaling, out: Path, there: Path) -> int:
-    """Enter a curve into a published report, and add its runs to the archive beside it.
+def publish(out: Path, there: Path) -> int:
+    """Put a report in the place of a published one, with the light runs that it cites.
 
-    Args:
-        scaling: the curve.
-        out: folder of its own report.
-        there: the published report's folder; its figures and tables are made anew.
-
-    Returns:
-        The number of runs behind the curve.
-
-    Raises:
-        UserError: a report that cannot be read, or a run.
-    """
-    results = read_results(there / "results.json")
-    others = [exhibit for exhibit in results.exhibits if exhibit.id not in exhibit_ids(scaling)]
-    # The curve comes first: it is what the claim says of the paper's own size.
-    finished = find_finished(scaling, Store(out / "runs").runs())
-    runs = {run.hash: run for arms in finished.values() for run in arms.values()}
-    with tempfile.TemporaryDirectory() as folder:
-        published = Store(folder)
-        read_published(there, published)
-        lines = {run.hash: run for run in published.runs()}
-        write_archive(there / ARCHIVE, (lines | runs).values())
-    exhibits = (*build_exhibits(scaling, finished), *others)
-    write_results(there / "results.json", replace(results, exhibits=exhibits))
-    listed = provenance.lines(results, there)
-    lines = [line for line in listed if not line.kind.startswith(scaling.id)]
-    added = [
-        replace(line, kind=f"{scaling.id} {line.kind}")
-        for line in provenance.runs_from_csv(out / provenance.RUNS_CSV)
-    ]
-    table = provenance.runs_to_csv([*lines, *added])
-    write_bytes(there / provenance.RUNS_CSV, table.encode())
-    reports.build(there)
-    return len(runs)
-
-
-def publish_report(out: Path, there: Path) -> int:
-    """Put a whole report in the place of a published one, with the light runs that it cites.
-
-    Runs of curves that it took from the published one are kept. Its words, ``summary.toml`` and
-    ``reasons.toml``, are written by hand.
+    A report of a curve alone takes the place of its exhibits in the published one. Words,
+    ``summary.toml`` and ``reasons.toml``, are written by hand.
 
     Args:
         out: folder of the report and its runs.
-        there: the published report's folder.
+        there: the published report's folder; its figures and tables are made anew.
 
     Returns:
         The number of archived runs.
@@ -181,16 +142,28 @@ def publish_report(out: Path, there: Path) -> int:
         UserError: a report that cannot be read, or words that do not fit its verdicts.
     """
     results = read_results(out / "results.json")
+    lines = provenance.runs_from_csv(out / provenance.RUNS_CSV)
+    if not results.claims:
+        published, name = read_results(there / "results.json"), results.exhibits[0].id
+        ours = {exhibit.id for exhibit in results.exhibits}
+        others = [exhibit for exhibit in published.exhibits if exhibit.id not in ours]
+        kept = [e for e in provenance.lines(published, there) if not e.kind.startswith(name)]
+        lines = [*kept, *(replace(line, kind=f"{name} {line.kind}") for line in lines)]
+        # The curve comes first: it is what the claim says of the paper's own size.
+        results = replace(published, exhibits=(*results.exhibits, *others))
     cited = provenance.cited_runs(results)
     with tempfile.TemporaryDirectory() as folder:
-        published = Store(folder)
-        read_published(there, published)
-        every = (*published.runs(), *Store(out / "runs").runs())
+        store = Store(folder)
+        read_published(there, store)
+        every = (*store.runs(), *Store(out / "runs").runs())
         runs = {run.hash: run for run in every if run.hash in cited}
         write_archive(there / ARCHIVE, runs.values())
-    drawn = (str(exhibit.draw["file"]) for exhibit in results.exhibits if "file" in exhibit.draw)
-    for name in ("results.json", provenance.RUNS_CSV, *drawn):
-        write_bytes(there / name, (out / name).read_bytes())
+    for exhibit in results.exhibits:
+        drawn = str(exhibit.draw.get("file", ""))
+        if drawn and (out / drawn).is_file():
+            write_bytes(there / drawn, (out / drawn).read_bytes())
+    write_results(there / "results.json", results)
+    write_bytes(there / provenance.RUNS_CSV, provenance.runs_to_csv(lines).encode())
     reports.build(there)
     return len(runs)
 
@@ -316,21 +289,13 @@ def _execute_seed(
 
 
 def main() -> int:
-    """Publish a report, or a curve; returns the exit code."""
-    p = Parser(prog="reproductions.curve_runs", description="Publish a report, or a curve's.")
-    p.add_argument("paper", help="a paper, e.g. paper1")
-    p.add_argument("out", type=Path, help="folder of its report: whole, or of --only scaling")
-    arguments = p.parse_args()
-    papers = {name: entry for name, entry in entries("papers").items() if entry.ours}
-    if arguments.paper not in papers:
-        raise name_error("paper", arguments.paper, papers)
-    paper: Paper = papers[arguments.paper].load()
-    results = read_results(arguments.out / "results.json")
-    folder = PUBLISHED / paper.id / results.scale
-    if results.claims:
-        print(f"{folder}: {publish_report(arguments.out, folder)} runs")
-    for scaling in () if results.claims else paper.curves:
-        print(f"{folder}: {publish_curve(scaling, arguments.out, folder)} runs of {scaling.id}")
+    """Publish a report, whole or of a curve; returns the exit code."""
+    p = Parser(prog="reproductions.curve_runs", description="Publish a report, whole or a curve's.")
+    p.add_argument("out", type=Path, help="folder of the report: whole, or of --only scaling")
+    out = p.parse_args().out
+    results = read_results(out / "results.json")
+    folder = PUBLISHED / results.paper / results.scale
+    print(f"{folder}: {publish(out, folder)} runs")
     return EXIT_DONE
 
 

@@ -31,15 +31,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="number of workers that replaces the run file's",
     )
     parser.add_argument(
-        "--target",
-        type=Path,
-        help="a finished run of the same settings, to predict the time of its evaluations",
-    )
-    parser.add_argument(
         "--kept",
         type=float,
-        help="share of frames that decoders keep, in sequence training;"
-        " that of the target, else 0.15, if not given",
+        help="share of frames that decoders keep, in sequence training (0.15)",
     )
 
 
@@ -59,7 +53,7 @@ BuildTable = Callable[[Path, Callable[[str], None]], Iterable[Sequence[str]]]
 
 def _print_plan(arguments: argparse.Namespace, build_table: BuildTable) -> int:
     """Print the rows of a plan, and write them to ``--out`` if given."""
-    for option in ("cluster", "workers", "target", "kept"):
+    for option in ("cluster", "workers", "kept"):
         if getattr(arguments, option) is not None:
             raise UserError(f"--{option}: for a run; {arguments.file} is a plan")
     rows = list(build_table(arguments.file, say))
@@ -89,7 +83,7 @@ def _run(arguments: argparse.Namespace) -> int:
     config = run.with_cluster(cluster, arguments.workers)
     for line in describe_repeats(config.cluster, config.workers):
         say(line)
-    options = cluster, arguments.workers, arguments.target, arguments.kept
+    options = cluster, arguments.workers, arguments.kept
     pieces = config.task.open(config).pieces
     with watch(Reads(config.cluster, load_bundled(config.cluster.name))) as reads:
         lines = [*prediction(run, pieces, *options)]

@@ -301,8 +301,8 @@ class OwnLoop(Task):
         """A copy with one healthy worker, and the number of its folds to time."""
         return experiment, WITHOUT_LIMIT
 
-    def share(self, finished: Run | None, kept: float | None) -> float:
-        """The share of the data that enters minibatches: ``kept``, or that of a finished run.
+    def share(self, kept: float | None) -> float:
+        """The share of the data that enters minibatches: ``kept``, or the usual one.
 
         Raises:
             UserError: by default: ``kept`` is given, and no data are left out.

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from harness.algorithms.diloco import EagerDiLoCo
 from harness.base.errors import UserError
 from harness.experiment.experiment import AnyExperiment
 from harness.experiment.run import MOST_FOLDS, time_run
 from harness.experiment.task import OwnLoop
-from harness.fidelity.replay import config_of, load_finished_run
 from harness.simulator import Cluster
 from harness.simulator.full_run import Whole
-from harness.store import Run
 
 
 def prediction(
@@ -25,7 +20,6 @@ def prediction(
     pieces: Any,
     cluster: Cluster | None = None,
     workers: int | None = None,
-    target: Path | None = None,
     kept: float | None = None,
 ) -> Iterator[str]:
     """Predict throughput, speed-up, staleness from each read and time; yields lines.
@@ -35,19 +29,15 @@ def prediction(
         pieces: its training data, see `Problem.pieces`.
         cluster: cluster in place of the run's.
         workers: number of workers or replicas in place of the run's.
-        target: folder of a finished run of these settings; its errors are shown with the times at
-            which the cluster would reach them.
-        kept: share of frames that decoders keep, in sequence training; None for the target's, or
-            the usual one.
+        kept: share of frames that decoders keep, in sequence training; None for the usual one.
 
     Raises:
-        UserError: no such run, too many workers for the data, or a run that cannot be predicted.
+        UserError: too many workers for the data, or a run that cannot be predicted.
     """
     config = config.with_cluster(cluster, workers)
-    finished = _load_run_of_task(target, config) if target else None
     task, share = config.task, 1.0
     if isinstance(task, OwnLoop):
-        share = task.share(finished, kept)
+        share = task.share(kept)
         single, most = task.alone(config)
     else:
         if kept is not None:
@@ -55,8 +45,6 @@ def prediction(
         single, most = _run_alone(config), MOST_FOLDS
     run, alone = time_run(config, pieces, share), time_run(single, pieces, share, most)
     yield from _lines(config, share, run, alone)
-    if finished is not None:
-        yield from _format_error_times(config, finished, run)
 
 
 def _run_alone(config: AnyExperiment) -> AnyExperiment:
@@ -103,31 +91,3 @@ def _lines(config: AnyExperiment, share: float, run: Whole, alone: Whole) -> Ite
     yield f"{'first pass':28} {run.folds[0]} folds, {run.ends_s[0]:.6g} s"
     passes = "all passes, at most" if len(reads) == 1 else "all passes"
     yield f"{passes:28} {config.passes} passes, {run.ends_s[-1]:.6g} s"
-
-
-def _format_error_times(config: AnyExperiment, finished: Run, predicted: Whole) -> Iterator[str]:
-    """Lines with the simulated times of a run's errors, one per new best error."""
-    metrics = finished.metrics
-    for model in ("average", "iterate"):
-        rows = metrics["name"] == f"{config.judged}/{model}"
-        if not rows.any():
-            continue
-        yield f"{f'{config.metric} ({model})':28} {'after s':>12}"
-        best = np.inf
-        for error, fold in zip(metrics["value"][rows], metrics["fold"][rows], strict=True):
-            if error < best:
-                best = error
-                yield f"{config.show(error):>28} {predicted.second_of(int(fold)):12.5g}"
-        return
-
-
-def _load_run_of_task(folder: Path, config: AnyExperiment) -> Run:
-    """Load a stored run of the same task.
-
-    Raises:
-        UserError: there is no run, or it is of another task.
-    """
-    run = load_finished_run(folder)
-    if (kind := config_of(run, config).kind) != config.kind:
-        raise UserError(f"{folder}: trains {kind}; allowed: a run that trains {config.kind}")
-    return run

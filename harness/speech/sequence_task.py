@@ -46,7 +46,7 @@ from harness.speech.task import (
     load_corpus_with_targets,
     read_corpus,
 )
-from harness.store import Run, RunWriter, Store
+from harness.store import RunWriter, Store
 from harness.store.schema import MODEL
 
 SHARED = ("corpus", "scale", "corpus_seed", "cluster", "timed_layers")
@@ -245,22 +245,11 @@ class Sequences(OwnLoop):
         """See `OwnLoop`."""
         return experiment.with_cluster(replace(experiment.cluster, faults=()), 1), SAMPLE
 
-    def share(self, finished: Run | None, kept: float | None) -> float:
-        """See `OwnLoop`; without ``kept``, the finished run's share, or the default.
-
-        Raises:
-            UserError: the finished run kept no frame.
-        """
+    def share(self, kept: float | None) -> float:
+        """See `OwnLoop`."""
         if self.frames == "all":
             return 1.0
-        if kept is not None:
-            return kept
-        if finished is None:
-            return Sequence().kept
-        share_kept = float(finished.summary["kept_frames"])
-        if not share_kept > 0.0:
-            raise UserError(f"{finished.dir}: kept no frame; give --kept")
-        return share_kept
+        return Sequence().kept if kept is None else kept
 
     def describe(self, experiment: AnyExperiment, share: float) -> Mapping[str, str]:
         """See `OwnLoop`."""

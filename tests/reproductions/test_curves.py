@@ -1,5 +1,6 @@
 """Curves over scale: registered runs execute once, are found again, and told as far as they are."""
 
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from data_synth import check_known, load_corpus, presets
 from harness.base.errors import UserError
-from harness.judge.results import Exhibit, Row, read_results, write_results
+from harness.judge.results import Claim, Exhibit, Row, read_results, write_results
 from harness.judge.scaling import LEAST_EXPONENT
 from harness.store import Store
 from harness.store.archive import ARCHIVE, write_archive
@@ -18,8 +19,7 @@ from reproductions.curve_runs import (
     Means,
     find_curves,
     find_finished,
-    publish_curve,
-    publish_report,
+    publish,
     read_published,
     reproduce_curve,
 )
@@ -189,18 +189,16 @@ def test_published_runs_are_taken_where_the_store_lacks_them(scaling, out, tmp_p
     assert find_curves(paper(scaling), "laptop", fresh, tmp_path / "published") == []
 
 
-def test_curve_is_published_with_its_runs_and_replaced_when_it_has_grown(scaling, out, tmp_path):
+def test_curve_is_published_with_its_runs_and_replaced_when_it_has_grown(out, tmp_path):
     there = tmp_path / "published"
     there.mkdir()
     table = Exhibit("p9.table1", "table", "Errors", (Row("a", "b", None, 1.0, (0.5, 1.5)),))
     results = read_results(out / "results.json")
     write_results(there / "results.json", replace(results, exhibits=(table,)))
-    more = Exhibit("p9.more", "table", "Of the same runs", (Row("a", "b", None, 2.0),))
-    scaling = replace(scaling, further={"p9.more": lambda finished: more})
     for _ in range(2):
-        assert publish_curve(scaling, out, there) == 18
-        second, further, first = read_results(there / "results.json").exhibits
-        assert (replace(further, files=()), replace(first, files=())) == (more, table)
+        assert publish(out, there) == 18
+        second, first = read_results(there / "results.json").exhibits
+        assert replace(first, files=()) == table
         assert second.curve == results.exhibits[0].curve
         lines = (there / "runs.csv").read_text().splitlines()
         assert sum(line.startswith("p9.scaling 1,") for line in lines) == 19  # and the usual values
@@ -211,11 +209,15 @@ def test_curve_is_published_with_its_runs_and_replaced_when_it_has_grown(scaling
 
 
 def test_a_whole_report_takes_the_published_ones_place_with_the_runs_it_cites(out, tmp_path):
-    there = tmp_path / "published"
+    there, whole = tmp_path / "published", tmp_path / "whole"
     there.mkdir()
+    shutil.copytree(out, whole)
+    claim = Claim("p9.close", "It is close", "Table 1", "", None, None, None, "unclear")
+    results = replace(read_results(out / "results.json"), claims=(claim,))
+    write_results(whole / "results.json", results)
     write_archive(there / ARCHIVE, Store(out / "runs").runs()[:3])
-    assert publish_report(out, there) == 18
-    assert read_results(there / "results.json") == read_results(out / "results.json")
+    assert publish(whole, there) == 18
+    assert read_results(there / "results.json") == results
     kept = Store(tmp_path / "kept")
     read_published(there, kept)
     assert len(kept.runs()) == 18

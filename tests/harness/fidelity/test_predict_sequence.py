@@ -4,14 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from data_synth.corpus import Corpus
 from harness import cli
 from harness.acoustics.mmi import Criterion
 from harness.base.errors import UserError
-from harness.base.seeds import identity
 from harness.experiment.experiment import Experiment
 from harness.experiment.run import time_run
 from harness.fidelity.predict import prediction
@@ -61,15 +59,11 @@ def test_a_prediction_with_what_a_run_kept_agrees_with_that_run(
     )  # fmt: skip
     run = run_sequence(config)
     assert 0.1 < run.summary["kept_frames"] < 0.9
-    lines = list(prediction(config, corpus.split("train"), target=run.dir))
+    lines = list(prediction(config, corpus.split("train"), kept=run.summary["kept_frames"]))
     assert said(lines, "frames kept") == [pytest.approx(run.summary["kept_frames"], rel=1e-2)]
     passes, whole_s = said(lines, "all passes")
     assert passes == 4
     assert whole_s == pytest.approx(run.summary["virtual_s"], rel=0.1)
-    (_, values, _) = run.curve("dev_frame_error/iterate")
-    first = next(i for i, line in enumerate(lines) if line.startswith("frame error")) + 1
-    assert f"{values[0]:.2%}" in lines[first]
-    assert len(lines) - first == len(set(np.minimum.accumulate(values).tolist()))
 
 
 def test_other_frames_replicas_and_clusters_may_be_asked_for(sequence, corpus, slow) -> None:
@@ -109,16 +103,6 @@ def test_what_cannot_be_predicted_is_one_line(
     config = sequence(cluster=slow, workers=1, **choices)
     with pytest.raises(UserError, match=line):
         list(prediction(config, corpus.split("train"), kept=kept))
-
-
-def test_a_target_has_to_be_of_the_same_kind(sequence, configure, run_sequence, corpus) -> None:
-    of_sequences = run_sequence(config := sequence(tested="never"))
-    of_frames = of_sequences.dir.parent / identity(config.task.start.to_dict())
-    train = corpus.split("train")
-    with pytest.raises(UserError, match="trains frames; allowed: a run that trains sequence"):
-        list(prediction(config, train, target=of_frames))
-    with pytest.raises(UserError, match="trains sequence; allowed: a run that trains frames"):
-        list(prediction(configure(), train, target=of_sequences.dir))
 
 
 def test_the_command_predicts_a_sequence_run_file(capsys: pytest.CaptureFixture[str]) -> None:
