@@ -334,7 +334,7 @@ def advise(
     """Advise on the algorithm and number of workers that reach a target error first.
 
     A search by successive halving, fixed beforehand: all candidates are simulated, many are trained
-    briefly, few in full. Its plan and the plan's digest are in the result.
+    briefly, few in full.
 
     Args:
         model: see `train`.

@@ -134,8 +134,24 @@ class Fold(NamedTuple):
     weights: Sequence[float] = ()
 
 
-ARGUMENTS = {"start": "model", "contribute": "work", "fold": "server, fold"}
-"""Arguments with which methods of an algorithm are called."""
+def check_methods(kind: type, part: str, **arguments: str) -> None:
+    """Reject a user's class with a method that cannot be called as it will be.
+
+    Args:
+        kind: the class.
+        part: what it is, for the message.
+        arguments: of each method, by its name.
+
+    Raises:
+        UserError: it has other parameters.
+    """
+    for name, words in arguments.items():
+        parameters = inspect.signature(getattr(kind, name))
+        try:
+            parameters.bind(kind, *words.split(", "))
+        except TypeError as error:
+            mistake = f"{kind.__qualname__}.{name}{parameters}; allowed: {name}(self, {words})"
+            raise UserError(f"{part}: {mistake}") from error
 
 
 class Algorithm(ABC):
@@ -152,20 +168,9 @@ class Algorithm(ABC):
     in_shards: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
-        """Reject a class with a method that cannot be called with its `ARGUMENTS`.
-
-        Raises:
-            UserError: it has other parameters.
-        """
+        """Reject a class with a method of other parameters."""
         super().__init_subclass__()
-        for name, arguments in ARGUMENTS.items():
-            parameters = inspect.signature(getattr(cls, name))
-            try:
-                parameters.bind(cls, *arguments.split(", "))
-            except TypeError as error:
-                form = f"{name}(self, {arguments})"
-                message = f"algorithm: {cls.__qualname__}.{name}{parameters}; allowed: {form}"
-                raise UserError(message) from error
+        check_methods(cls, "algorithm", start="model", contribute="work", fold="server, fold")
 
     def trouble(self, workers: int, under_way: int) -> tuple[str, str] | None:
         """A setting of the run that the algorithm does not support: (key, message), or None.

@@ -29,7 +29,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Memory, concat_rows, rows_of
+from harness.algorithms.contract import Memory, check_methods, concat_rows, rows_of
 from harness.algorithms.schedules import rates_of
 from harness.base.errors import UserError
 from harness.base.settings import setting
@@ -45,6 +45,12 @@ State = dict[str, Tensor]
 
 class LocalOptimizer(ABC):
     """Base class of optimizers of local steps; a run file can name any dataclass of this kind."""
+
+    def __init_subclass__(cls) -> None:
+        """Reject a class with a method of other parameters."""
+        super().__init_subclass__()
+        arguments = "gradients, replicas, state, network"
+        check_methods(cls, "optimizer", start="replicas", direct_=arguments)
 
     @abstractmethod
     def start(self, replicas: Tensor) -> State:

@@ -76,8 +76,8 @@ def _file(kind: Kind, reference: str | Path, folder: Path) -> Path:
 
 
 @cache
-def find_version(package: str) -> str | None:
-    """The version of an installed package; None where it is not installed.
+def version_of(package: str) -> str:
+    """The version of a package, or ``"not installed"``.
 
     Args:
         package: name of the distribution.
@@ -85,13 +85,4 @@ def find_version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
-        return None
-
-
-def version_of(package: str) -> str:
-    """The version of a package, or ``"not installed"``.
-
-    Args:
-        package: name of the distribution.
-    """
-    return find_version(package) or "not installed"
+        return "not installed"

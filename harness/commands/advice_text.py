@@ -95,7 +95,7 @@ def _describe_search(outcome: AdviceOutcome) -> str:
     text = f"{candidates}: {full} trained in full, {stopped} left"
     text += f" after shorter trainings, {untrained} passed over by their simulated time"
     cost = f"{outcome.trainings} trainings, {outcome.cost:.0f} of full length"
-    return f"{text}; {cost} (plan {outcome.plan.digest[:12]})"
+    return f"{text}; {cost}"
 
 
 def _feet(outcome: AdviceOutcome) -> Iterator[str]:
@@ -148,7 +148,6 @@ def answer_of(outcome: AdviceOutcome) -> Answer:
             **{"target_is": outcome.reason, "reached": best.is_earned},
             "target_s": None if best.target_s is None else best.target_s.estimate,
             **{"trainings": outcome.trainings, "full_length_trainings": outcome.cost},
-            **{"plan": outcome.plan.to_dict(), "digest": outcome.plan.digest},
         },
         name="candidates",
         records=[_record(trial) for trial in outcome.trials],

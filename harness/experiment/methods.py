@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from inspect import signature
 from typing import Any, cast
 
 from harness.algorithms.averaging import BlockMomentum, OuterNesterov
@@ -178,7 +177,6 @@ def with_optimizer(method: Method, optimizer: str | Descent | None) -> Method:
             raise name_error("optimizer", optimizer, OPTIMIZERS)
         optimizer = OPTIMIZERS[optimizer]
     check_settings_class("optimizer", optimizer)
-    _check_direct(optimizer)
     algorithm: Any = method.algorithm
     # AsyncSgd itself has no descent to replace; a user's subclass may fold in its own way.
     if type(algorithm) is AsyncSgd:
@@ -196,26 +194,6 @@ def with_optimizer(method: Method, optimizer: str | Descent | None) -> Method:
         mistake = f"{method.label} takes no steps of an optimizer's"
         raise UserError(f"optimizer: {mistake}; allowed: None, or with async, sync, averaging")
     return replace(method, algorithm=replace(algorithm, descent=optimizer))
-
-
-def _check_direct(optimizer: Descent) -> None:
-    """Reject an optimizer if its ``direct_`` cannot be called with the arguments.
-
-    Raises:
-        UserError: it has other parameters.
-    """
-    # Refused here: called in the middle of a run, it would raise an error that names no setting.
-    direct = getattr(type(optimizer), "direct_", None)
-    if direct is not None:
-        try:
-            signature(direct).bind(optimizer, *range(len(DIRECTED)))
-        except TypeError as error:
-            mistake = f"{direct.__qualname__}{signature(direct)}"
-            allowed = f"direct_(self, {', '.join(DIRECTED)})"
-            raise UserError(f"optimizer: {mistake}; allowed: {allowed}") from error
-
-
-DIRECTED = "gradients", "replicas", "state", "network"
 
 
 def _find_algorithm(name: str) -> Algorithm:

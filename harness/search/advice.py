@@ -22,7 +22,6 @@ import numpy as np
 
 from harness.base.errors import UserError
 from harness.base.log import LOG
-from harness.base.seeds import identity
 from harness.base.settings import format_count
 from harness.experiment.display import Tally
 from harness.experiment.experiment import AnyExperiment
@@ -85,7 +84,6 @@ class Plan:
         passes: passes over the data in each rung, the last one in full.
         target: value of the metric to be reached; None for one from the reference.
         seeds: seeds of the trainings that are reported.
-        configured: identities of the configurations at the first rate, by candidate.
         impossible: candidates that cannot be trained, or are beyond the budget.
     """
 
@@ -94,34 +92,11 @@ class Plan:
     passes: tuple[int, ...]
     target: float | None
     seeds: tuple[int, ...]
-    configured: Mapping[str, str]
     impossible: Sequence[Impossible] = ()
 
     def count_kept(self, rung: int) -> int:
         """Number of candidates that a rung leaves."""
         return max(FINALISTS, math.ceil(len(self.candidates) / KEPT ** (rung + 1)))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, whose hash is the plan's digest."""
-        rules = {
-            **{"kept": KEPT, "finalists": FINALISTS, "allowed_passes": ALLOWED_PASSES},
-            **{"least_passes": LEAST_PASSES, "most_rates": MOST_RATES, "factor": FACTOR},
-            **{"tuning_seeds": [*TUNING_SEEDS], "improvement": IMPROVEMENT},
-        }
-        return {
-            **{"is": "AdvicePlan", "rules": rules},
-            "candidates": [
-                {"name": c.name, "step_s": c.step_s, "run": self.configured[c.name]}
-                for c in (self.reference, *self.candidates)
-            ],
-            "impossible": [f"{c.method}, {c.workers}" for c in self.impossible],
-            **{"passes": [*self.passes], "target": self.target, "seeds": [*self.seeds]},
-        }
-
-    @property
-    def digest(self) -> str:
-        """Identity of the plan."""
-        return identity(self.to_dict())
 
     @property
     def most_trainings(self) -> int:
@@ -245,12 +220,10 @@ def make_plan(grid: Grid, target: float | None, budget: float | None) -> Plan:
         UserError: there are no candidates, or the budget is too small.
     """
     candidates: list[Candidate] = []
-    configured: dict[str, str] = {}
     full = 1
     for method, workers in grid.pairs:
         config = grid.configure(method, workers, grid.guess, grid.seeds[0])
         candidates.append(Candidate(method, workers, simulate_step_s(config)))
-        configured[candidates[-1].name] = identity(config.to_dict())
         full = config.passes
     alone = [team for team in candidates if team.workers == 1]
     teams = sorted((team for team in candidates if team.workers > 1), key=lambda team: team.step_s)
@@ -269,7 +242,6 @@ def make_plan(grid: Grid, target: float | None, budget: float | None) -> Plan:
         tuple(rungs),
         target,
         tuple(grid.seeds),
-        {team.name: configured[team.name] for team in (reference, *teams[:most])},
         [*grid.impossible, *beyond],
     )
 
@@ -305,12 +277,12 @@ class AdviceSearch:
         self._tally = Tally(self.plan.most_trainings)
 
     def run(self) -> AdviceOutcome:
-        """Search; lines say the plan's digest and the number of trainings beforehand."""
+        """Search; a line says beforehand how many trainings there can be."""
         plan, full = self.plan, self.plan.passes[-1]
         candidates = format_count(1 + len(plan.candidates), "candidate")
         LOG.info(
-            f"advise: plan {plan.digest[:12]}: {candidates},"
-            f" at most {plan.most_trainings} trainings; those in the store are not trained again"
+            f"advise: {candidates}, at most {plan.most_trainings} trainings; those in the store"
+            " are not trained again"
         )
         target, reason, alone, tuned = self._train_reference()
         error = as_error(alone.runs[0], target)

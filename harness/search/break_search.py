@@ -59,19 +59,6 @@ class Search:
         inside = round(middle)
         return inside if low < inside < high else None
 
-    @property
-    def most_values(self) -> int:
-        """The largest number of values that are tried, both ends included."""
-        if not self.whole:
-            return 2 + self.halvings
-        gaps: list[tuple[float, float]] = [self.between]
-        for halvings in range(self.halvings):
-            split = [(*ends, middle) for ends in gaps if (middle := self.middle(*ends)) is not None]
-            if not split:
-                return 2 + halvings
-            gaps = [part for low, high, at in split for part in ((low, at), (at, high))]
-        return 2 + self.halvings
-
 
 def bracket(search: Search) -> Steps[float, bool, tuple[float, float]]:
     """Find the largest tolerated value and the smallest broken one.
@@ -119,10 +106,11 @@ class ToleranceSearch:
         """
         search, low, what = self.search, self.search.between[0], self.search.what
         most = self.grid_at(low).most_trainings
-        tally = Tally(search.most_values * most)
+        values = 2 + search.halvings
+        tally = Tally(values * most)
         LOG.info(
-            f"tolerate: at most {search.most_values} values of {what}, {most} trainings each; those"
-            " in the store are not trained again"
+            f"tolerate: at most {values} values of {what}, {most} trainings each; those in the"
+            " store are not trained again"
         )
         cells: dict[float, Cell] = {}
 

@@ -50,20 +50,6 @@ def test_mistakes_are_one_line(asked, told):
         Search("what", "what (s)", True, **{"between": (1, 64), **asked})
 
 
-@pytest.mark.parametrize("high", [2, 3, 8, 64, 1000])
-@pytest.mark.parametrize("halvings", [0, 2, 6, 20])
-def test_no_search_tries_more_values_than_it_says(high, halvings):
-    counts = []
-    for edge in range(1, high + 1):
-        asked = [1]
-        solve(
-            bracket(searched(1, high, halvings, whole=True)),
-            lambda value, edge=edge, asked=asked: asked.append(value) or value > edge,
-        )
-        counts.append(len(asked))
-    assert max(counts) == searched(1, high, halvings, whole=True).most_values
-
-
 class FakeGrid:
     """A grid of one cell."""
 
