@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,7 @@ from reports.answers import Answer
 
 @dataclass(frozen=True)
 class Answered(ABC):
-    """A result that prints as sentences and a table, in a notebook too.
-
-    Attributes:
-        call: the call that made it, as text.
-    """
-
-    call: str = field(default="", kw_only=True, repr=False, compare=False)
+    """A result that prints as sentences and a table, in a notebook too."""
 
     @abstractmethod
     def _answer(self) -> Answer:
@@ -33,7 +27,7 @@ class Answered(ABC):
         Returns:
             Paths of the files.
         """
-        return self._answer().write(Path(out), self.call)
+        return self._answer().write(Path(out))
 
     def to_dict(self) -> dict[str, Any]:
         """All values as JSON values, None for what does not exist.

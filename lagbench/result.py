@@ -94,7 +94,7 @@ class Result(Answered):
     def report(self, out: str | Path) -> list[Path]:
         """See `Answered`; the page also says what was trained."""
         model = self.describe(self.runs[0].config["seed"])
-        return comparison.answer_of(self.table, model).write(Path(out), self.call)
+        return comparison.answer_of(self.table, model).write(Path(out))
 
     def _answer(self) -> Answer:
         return comparison.answer_of(self.table)

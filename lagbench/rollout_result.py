@@ -54,12 +54,10 @@ class RolloutResult:
     Attributes:
         runs: a run for each seed.
         config: experiment of the first run.
-        call: the call that made it, as text.
     """
 
     runs: Sequence[Run]
     config: AnyExperiment = field(repr=False, compare=False)
-    call: str = field(default="", repr=False, compare=False)
 
     def interval(self, figure: str) -> Interval:
         """The mean of a figure of the runs' summaries over seeds, with its 95% interval.

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, signature
-from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
 from harness.base.errors import RAISED, ProcessDied, UserError, describe_failure, name_error
 from harness.base.forks import restore_interrupt
-from harness.modules.allowed import show_value
 from harness.modules.settings import USUAL
 
 Given = ParamSpec("Given")
@@ -22,8 +18,7 @@ Found = TypeVar("Found")
 def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
     """Decorate a function: an end from outside has a traceback that ends at the user's call.
 
-    The hundred lines inside lagbench are dropped; the user's code can still catch the error. The
-    result, a dataclass, keeps the call as text in ``call``.
+    The hundred lines inside lagbench are dropped; the user's code can still catch the error.
 
     Raises:
         UserError: in place of `ProcessDied` and of errors that the user's code raises, with the
@@ -46,7 +41,7 @@ def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
         hint = f"runs are in {str(settings['store'])!r}, the same call resumes"
         try:
             with restore_interrupt():
-                result: Any = function(*positional, **plain)
+                return function(*positional, **plain)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"stopped; {hint}") from None
         except ProcessDied as died:
@@ -57,8 +52,6 @@ def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
             if (text := describe_failure(error)) is None:
                 raise
             raise UserError(text) from error
-        text = describe_call(function, positional, keywords)
-        return cast(Found, replace(result, call=text))
 
     vars(call)["__signature__"] = signed
     return call
@@ -76,22 +69,4 @@ def _plain(name: str, value: Any) -> Any:
 
 
 OBJECTS = frozenset(("model", "loss", "data", "dev", "test", "metric"))
-"""Arguments that are objects of the user's, and are named without their values."""
-
-
-def describe_call(
-    function: Callable[..., Any], positional: tuple[object, ...], keywords: Mapping[str, object]
-) -> str:
-    """A call as its reader wrote it, with the values that are short, and the program's name.
-
-    Args:
-        function: the function.
-        positional: positional arguments.
-        keywords: arguments by name.
-    """
-    words = [*signature(function).parameters][: len(positional)]
-    for name, value in keywords.items():
-        words.append(f"{name}={'...' if name in OBJECTS else show_value(value)}")
-    program = Path(sys.argv[0]).name if sys.argv and sys.argv[0] not in ("", "-c") else ""
-    place = f" in {program}" if program else ""
-    return f"lagbench.{function.__name__}({', '.join(words)}){place}"
+"""Arguments that are objects of the user's."""

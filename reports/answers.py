@@ -89,19 +89,17 @@ class Answer:
         records = [{k: finite_or_none(v) for k, v in row.items()} for row in self.records]
         return {k: finite_or_none(v) for k, v in self.data.items()} | {self.name: records}
 
-    def write(self, out: Path, command: str = "") -> list[Path]:
+    def write(self, out: Path) -> list[Path]:
         """Write ``index.html``, ``table.csv``, the figure as SVG and PNG, and ``results.json``.
 
         Args:
             out: the folder, made if it is missing.
-            command: what made it; if empty, the command of this process.
 
         Raises:
             UserError: the folder cannot be written.
         """
         files.writable_folder(out, "report")
         provenance = comparison.describe_program("lagbench") | {"runs": dict(self.runs)}
-        provenance |= {"command": command} if command else {}
         with use_style():
             picture = self.picture()
             svg, png = (render_figure(picture.figure, form) for form in ("svg", "png"))
