@@ -8,9 +8,8 @@
 
 A file holds the machine code of one kernel for one signature: a SHA-256 of name and content, then
 numba's content. The name is a digest of everything the code depends on (`KernelCache`), so a file
-is valid or absent, and damage is detected before anything is loaded. Each write deletes the files
-that have been unread for longest, beyond `MOST_BYTES`. There are no locks: a process that misses a
-deleted file compiles the kernel again.
+is valid or absent, and damage is detected before anything is loaded. There are no locks: writes are
+atomic, and a process that misses a file compiles the kernel again.
 
 Named tuples are passed between compiled functions by address (`TuplePointer`). numba itself passes
 a tuple by its parts, and an array by seven words. The state of a simulation is forty arrays in
@@ -28,7 +27,6 @@ import os
 import pickle
 import sys
 import tempfile
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -113,9 +111,6 @@ def _load(path: Path, target_context: Any) -> Any:
 
 SUFFIX = ".kernel"
 
-MOST_BYTES = 256 * 2**20
-"""Largest total size of the cache; one version's kernels, for one processor, take 8 MB."""
-
 
 def folder() -> Path | None:
     """Folder of the cache; None for a user without a home directory."""
@@ -139,7 +134,6 @@ def write(path: Path, content: bytes) -> None:
             Path(aside).replace(path)
         finally:
             Path(aside).unlink(missing_ok=True)
-        _drop(path.parent)
 
 
 def read(path: Path) -> bytes | None:
@@ -159,33 +153,14 @@ def read(path: Path) -> bytes | None:
         return None
     try:
         stored = path.read_bytes()
-    except FileNotFoundError:  # another process dropped it
+    except FileNotFoundError:  # another process found it damaged
         return None
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
     length = hashlib.sha256().digest_size
     if stored[:length] != _digest(path, stored[length:]):
         raise ValueError("its content does not match its digest")
-    with contextlib.suppress(OSError):
-        os.utime(path)  # the time of the last read, by which `_drop` decides
     return stored[length:]
-
-
-def _drop(root: Path) -> None:
-    """Delete the files that have been unread for longest, beyond `MOST_BYTES`."""
-    room = MOST_BYTES
-    for _, size, path in sorted(_list_files(root), reverse=True):
-        room -= size
-        if room < 0:
-            path.unlink(missing_ok=True)
-
-
-def _list_files(root: Path) -> Iterator[tuple[float, int, Path]]:
-    """Time of the last read, size in bytes and path of each file."""
-    for path in root.glob(f"*{SUFFIX}"):
-        with contextlib.suppress(FileNotFoundError):  # another process dropped it
-            status = path.stat()
-            yield status.st_mtime, status.st_size, path
 
 
 def _is_own(status: os.stat_result) -> bool:

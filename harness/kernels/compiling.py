@@ -43,7 +43,8 @@ def kernel(function: _F, **options: Any) -> _F:
 
 def part(function: _F, **options: Any) -> _F:
     """Compile a function that only kernels call; its code is cached as part of theirs."""
-    dispatcher: Any = Part(function, {**_NOT_FROM_PYTHON, **options})
+    # Without a wrapper for Python, which would take long to compile.
+    dispatcher: Any = numba.njit(**_NOT_FROM_PYTHON, **options)(function)
     return dispatcher
 
 
@@ -51,21 +52,6 @@ def callable_part(function: _F, **options: Any) -> _F:
     """Compile a function that kernels call and Python may call; see `CallablePart`."""
     dispatcher: Any = CallablePart(function, {**_NOT_FROM_PYTHON, **options})
     return dispatcher
-
-
-class Part(CPUDispatcher):
-    """A compiled function without a Python wrapper, which would take long to compile."""
-
-    def __init__(self, function: Any, options: Any, **settings: Any) -> None:
-        super().__init__(function, targetoptions={"nopython": True, **options}, **settings)
-
-    def __call__(self, *arguments: Any) -> Any:
-        """Refuse: no wrapper for Python was compiled.
-
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError(f"{self.__qualname__} is called by compiled functions only")
 
 
 class CallablePart(CPUDispatcher):

@@ -305,10 +305,13 @@ class Timeline:
 
     def sha256(self) -> str:
         """Hash of the canonical bytes: every column's name, type and little-endian values."""
-        digest = Digest()
+        digest = hashlib.sha256("\x1f".join(self.kinds).encode())
         for table, rows in self.tables().items():
-            digest.add(table, rows)
-        return digest.hexdigest(self.kinds)
+            for name, column in rows.columns().items():
+                plain = np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<"))
+                content = hashlib.sha256(plain.data).hexdigest()
+                digest.update(f"{table}.{name}:{plain.dtype.str}:{content}\n".encode())
+        return digest.hexdigest()
 
     def lines(self) -> list[str]:
         """A summary: events, throughput, staleness, lag, and the share of time spent computing."""
@@ -341,29 +344,6 @@ class Timeline:
     def _repr_html_(self) -> str:
         """The summary in a notebook."""
         return f"<pre>{escape(str(self))}</pre>"
-
-
-class Digest:
-    """The hash of a timeline in parts, which must have the rows in the whole's order."""
-
-    def __init__(self) -> None:
-        self._columns: dict[str, dict[str, Any]] = {name: {} for name in TABLES}
-
-    def add(self, table: str, rows: Table) -> None:
-        """Add the next rows of a table."""
-        hashes = self._columns.setdefault(table, {})
-        for name, column in rows.columns().items():
-            plain = np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<"))
-            label = f"{table}.{name}:{plain.dtype.str}"
-            hashes.setdefault(label, hashlib.sha256()).update(plain.data)
-
-    def hexdigest(self, kinds: Sequence[str]) -> str:
-        """The `Timeline.sha256` of the whole timeline with these span kinds."""
-        digest = hashlib.sha256("\x1f".join(kinds).encode())
-        for columns in self._columns.values():
-            for label, content in columns.items():
-                digest.update(f"{label}:{content.hexdigest()}\n".encode())
-        return digest.hexdigest()
 
 
 def concat(segments: Sequence[Timeline]) -> Timeline:

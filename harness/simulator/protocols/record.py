@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.simulator.events import kernel, part
-from harness.simulator.protocols.rows import columns_of
+from harness.simulator.events import part
+from harness.simulator.protocols.rows import busy_spans, columns_of
 from harness.simulator.protocols.shards import PIECE
 from harness.simulator.protocols.state import SLOT
 from harness.simulator.timeline import (
@@ -132,36 +132,17 @@ def _pieces(folds: Any, rows: Any) -> Pieces:
 
 def _spans(record: Record, folds: int) -> Spans:
     """Fetch, compute, push of each contribution and folds of its pieces, if they take time."""
-    room = folds * (3 + max(record.pieces.shape[1], 1))
-    worker, kind = np.empty(room, np.int32), np.empty(room, np.int32)
-    start_s, end_s = np.empty(room), np.empty(room)
-    busy = write_spans(record, folds, worker, kind, start_s, end_s)
-    return Spans(worker[:busy], kind[:busy], start_s[:busy], end_s[:busy])
-
-
-@kernel
-def write_spans(
-    record: Record, folds: int, worker: Any, kind: Any, start_s: Any, end_s: Any
-) -> int:
-    """Fill the columns of spans in the order of folds; returns their number."""
-    row, shards = 0, record.pieces.shape[1]
-    for fold in range(folds):
-        instants = record.instants[fold]
-        for stage in range(3 + max(shards, 1)):
-            if stage == FETCH:
-                begins_s, ends_s = instants.fetch_start_s, instants.fetch_end_s
-            elif stage == COMPUTE:
-                begins_s, ends_s = instants.fetch_end_s, instants.compute_end_s
-            elif stage == PUSH:
-                begins_s, ends_s = instants.push_start_s, instants.push_end_s
-            elif shards == 0:
-                begins_s, ends_s = instants.fold_start_s, record.fold_end_s[fold]
-            else:
-                piece = record.pieces[fold, stage - FOLD]
-                begins_s, ends_s = piece.start_s, piece.end_s
-            if ends_s > begins_s:
-                worker[row] = record.worker[fold] if stage < FOLD else SERVER - (stage - FOLD)
-                kind[row] = min(stage, FOLD)
-                start_s[row], end_s[row] = begins_s, ends_s
-                row += 1
-    return row
+    rows, pieces = record.instants[:folds], record.pieces[:folds]
+    begun_s, folded_s = rows["fold_start_s"][:, None], record.fold_end_s[:folds, None]
+    if pieces.shape[1]:
+        begun_s, folded_s = pieces["start_s"], pieces["end_s"]
+    servers = np.arange(begun_s.shape[1], dtype=np.int32)
+    start_s = [rows["fetch_start_s"], rows["fetch_end_s"], rows["push_start_s"]]
+    end_s = [rows["fetch_end_s"], rows["compute_end_s"], rows["push_end_s"]]
+    worker = np.tile(record.worker[:folds, None], len(start_s))
+    return busy_spans(
+        np.hstack([worker, np.broadcast_to(SERVER - servers, begun_s.shape)]),
+        np.array([FETCH, COMPUTE, PUSH, *(FOLD + 0 * servers)], np.int32),
+        np.column_stack([*start_s, begun_s]),
+        np.column_stack([*end_s, folded_s]),
+    )

@@ -66,5 +66,10 @@ def spans_of(rows: Any, stages: Sequence[Stage], kinds: Sequence[str]) -> Spans:
     worker = np.tile(rows["worker"].astype(np.int32)[:, None], len(stages))
     worker[:, [stage.is_servers for stage in stages]] = SERVER
     kind = np.array([kinds.index(stage.kind) for stage in stages], np.int32)
-    columns: list[Any] = [worker, np.broadcast_to(kind, worker.shape), start_s, end_s]
+    return busy_spans(worker, kind, start_s, end_s)
+
+
+def busy_spans(worker: Any, kind: Any, start_s: Any, end_s: Any) -> Spans:
+    """The spans of [C, S] stages that take time, stage after stage of a row."""
+    columns = worker, np.broadcast_to(kind, worker.shape), start_s, end_s
     return Spans(*(column[end_s > start_s] for column in columns))

@@ -1,8 +1,4 @@
-"""Files of kernels: whole or absent, found by everybody, and no more of them than are of use."""
-
-import os
-import time
-from concurrent.futures import ThreadPoolExecutor
+"""Files of kernels: whole or absent, and found by everybody."""
 
 import pytest
 
@@ -39,43 +35,3 @@ def test_a_user_without_a_home_has_no_folder(monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(cache.Path, "expanduser", homeless)
     assert cache.folder() is None
-
-
-def kept(folder, **used_s_ago):
-    """Files of 1,000 bytes and a digest, by when they were read last."""
-    paths = {name: folder / f"{name}{cache.SUFFIX}" for name in used_s_ago}
-    for path in paths.values():
-        cache.write(path, bytes(1000))
-    for name, ago in used_s_ago.items():
-        os.utime(paths[name], (time.time() - ago,) * 2)
-    return paths
-
-
-def names(folder):
-    return {path.stem for path in folder.iterdir()}
-
-
-def test_of_too_much_the_oldest_are_dropped(tmp_path, monkeypatch):
-    paths = kept(tmp_path, second=2.0, third=3.0, fourth=4.0, first=5.0)
-    assert cache.read(paths["first"]) == bytes(1000), "the time of the last read counts"
-    monkeypatch.setattr(cache, "MOST_BYTES", 3 * 1032)
-    cache.write(tmp_path / f"new{cache.SUFFIX}", bytes(1000))
-    assert names(tmp_path) == {"new", "first", "second"}
-
-
-def test_many_who_write_read_and_drop_at_once_find_whole_files_or_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "MOST_BYTES", 5 * 1032)
-    paths = [tmp_path / f"{number}{cache.SUFFIX}" for number in range(20)]
-
-    def works(seed):
-        for step in range(100):
-            path = paths[(7 * seed + 3 * step) % len(paths)]
-            cache.write(path, bytes(1000))
-            found = cache.read(paths[step % len(paths)])
-            assert found in (None, bytes(1000))
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(works, range(8)))
-    cache.write(paths[0], bytes(1000))
-    assert cache.read(paths[0]) == bytes(1000)
-    assert len(names(tmp_path)) <= 5

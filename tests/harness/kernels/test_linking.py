@@ -1,9 +1,8 @@
 """A function that only kernels call has no machine code, and a constant makes no copy of it."""
 
 import numba
-import pytest
 
-from harness.kernels.compiling import callable_part, kernel, part
+from harness.kernels.compiling import callable_part, kernel
 
 
 @callable_part
@@ -46,12 +45,3 @@ def test_a_kernel_may_call_what_python_calls_too():
     assert outermost(4) == 8
     assert leaf(4, 2) == 8
     assert leaf(0.5, 4) == 2.0
-
-
-def test_python_cannot_call_a_part():
-    @part
-    def inner(value):
-        return value
-
-    with pytest.raises(TypeError, match="inner is called by compiled functions only"):
-        inner(1)
