@@ -22,8 +22,8 @@ from reports import SCALES
 if TYPE_CHECKING:
     from data_synth.corpus import Corpus
     from harness.judge.results import Results
+    from reproductions.curve_runs import Request
     from reproductions.paper import Paper
-    from reproductions.reproduce import Request
 PAPERS = {
     name: entry.value.partition(":")[0] for name, entry in entries("papers").items() if entry.ours
 }
@@ -119,10 +119,9 @@ def run(options: argparse.Namespace) -> int:
         _ = curve.entries  # refused before a folder is made
     writable_folder(request.out, "--out")
     if curve is not None:
-        from reproductions.curve_runs import Means, reproduce_curve
+        from reproductions.curve_runs import reproduce_curve
 
-        means = Means(request.store, request.out, request.jobs, request.budget_s, device)
-        return _print_results(reproduce_curve(paper, curve, means), request.out)
+        return _print_results(reproduce_curve(paper, curve, request, device), request.out)
     name, seed = options.corpus or paper.corpus, request.seeds[0]
     if paper.corpus == NO_CORPUS:
         subject = Subject(scale, corpus_without_speech(NO_CORPUS), seed, device)
@@ -140,7 +139,7 @@ def _request(options: argparse.Namespace, paper: Paper, scale: str, device: str)
     Raises:
         UserError: an unknown scale, exhibit or batch system.
     """
-    from reproductions.reproduce import Request
+    from reproductions.curve_runs import Request
 
     if scale not in paper.seeds:
         raise name_error("--scale", scale, paper.seeds)

@@ -27,6 +27,7 @@ from data_synth import load_corpus
 from harness.base.errors import EXIT_DONE
 from harness.cli import Parser, exit_code
 from harness.experiment.grid import Runner
+from harness.experiment.pools import Submission
 from harness.judge import comparison
 from harness.judge.results import Exhibit, Results, read_results, write_results
 from harness.store import Run, Store
@@ -43,30 +44,39 @@ from reproductions.paper import (
     Subject,
     corpus_without_speech,
 )
-from reproductions.registered import REGISTRATION
+from reproductions.registered import REGISTRATION, Registration
 from reproductions.scale_curves import build_exhibits, estimate_core_hours, exhibit_ids
 
 
 @dataclass(frozen=True)
-class Means:
-    """Where and how long a curve is run.
+class Request:
+    """Options of a reproduction beyond the subject.
 
     Args:
-        store: store of its runs.
-        out: folder of its report.
+        seeds: one run of every setting for each.
+        only: exhibits to make; all if empty.
         jobs: number of processes.
-        budget_s: seconds after which no run starts; None for no limit.
-        device: ``"cpu"`` or ``"cuda"``.
+        budget_s: seconds after which runs checkpoint and no run starts; None for no limit.
+        out: folder of the report and its runs.
+        submit: batch system for the runs; None for processes on this machine.
+        everything: whether exhibits on request are made too; else the published ones are shown.
     """
 
-    store: Store
+    seeds: tuple[int, ...]
+    only: tuple[str, ...]
+    jobs: int
+    budget_s: float | None
     out: Path
-    jobs: int = 1
-    budget_s: float | None = None
-    device: str = "cpu"
+    submit: Submission | None = None
+    everything: bool = False
+
+    @property
+    def store(self) -> Store:
+        """Store of the runs."""
+        return Store(self.out / "runs")
 
 
-def reproduce_curve(paper: Paper, scaling: Scaling, means: Means) -> Results:
+def reproduce_curve(paper: Paper, scaling: Scaling, request: Request, device: str) -> Results:
     """Run what a curve lacks, in rounds, and report it as far as it is finished.
 
     Raises:
@@ -74,14 +84,12 @@ def reproduce_curve(paper: Paper, scaling: Scaling, means: Means) -> Results:
         KeyboardInterrupt: stopped by the user or the budget; what is finished is reported.
     """
     started = datetime.now(UTC)
-    moment = comparison.describe_program("")["git"]
-    under = {"commit": moment, REGISTRATION: scaling.registration.digest}
-    store = means.store.under(under)
+    store = request.store.under(describe_moment(scaling.registration))
     read_published(PUBLISHED / paper.id / scaling.scale, store)
     try:
-        execute_missing(scaling, replace(means, store=store))
+        execute_missing(scaling, store, request, device)
     finally:
-        finished = find_finished(scaling, store.runs(), means.device)
+        finished = find_finished(scaling, store.runs(), device)
         hours = estimate_core_hours(scaling, finished)
         remaining = f"about {hours:.1f} core-hours are left" if hours else "all sizes are run"
         print(f"{scaling.id}: {remaining}", file=sys.stderr, flush=True)
@@ -91,14 +99,20 @@ def reproduce_curve(paper: Paper, scaling: Scaling, means: Means) -> Results:
             for arm in finished[at, seed]
         }
         program = comparison.describe_program("python -m reproductions")
-        facts = describe_facts(paper, means.device, program, started, runs, set())
+        facts = describe_facts(paper, device, program, started, runs, set())
         seeds = tuple(sorted({seed for size in scaling.sizes for seed in size.seeds}))
         results = Results(
             paper.id, scaling.scale, paper.corpus, seeds, facts,
             tuple(build_exhibits(scaling, finished)), (),
         )  # fmt: skip
-        reports.build(means.out, results)
+        reports.build(request.out, results)
     return results
+
+
+def describe_moment(registration: Registration | None) -> dict[str, Any]:
+    """Facts that runs begun now keep: the commit of the code, and the registration's digest."""
+    digest = {} if registration is None else {REGISTRATION: registration.digest}
+    return {"commit": comparison.describe_program("")["git"], **digest}
 
 
 def describe_facts(
@@ -246,7 +260,7 @@ def _describe(config: Mapping[str, Any]) -> str:
     return json.dumps(config, sort_keys=True).replace(f'"{config.get("fingerprint")}"', "")
 
 
-def execute_missing(scaling: Scaling, means: Means) -> Finished:
+def execute_missing(scaling: Scaling, store: Store, request: Request, device: str) -> Finished:
     """Execute the missing runs of a curve; returns all finished ones.
 
     The first seed of every size comes first, then the second: a budget that ends early leaves a
@@ -256,18 +270,16 @@ def execute_missing(scaling: Scaling, means: Means) -> Finished:
         UserError: a corpus cannot be made.
         KeyboardInterrupt: stopped by the user or the budget; the same call resumes.
     """
-    end_s = math.inf if means.budget_s is None else time.monotonic() + means.budget_s
-    finished = dict(find_finished(scaling, means.store.runs(), means.device))
+    end_s = math.inf if request.budget_s is None else time.monotonic() + request.budget_s
+    finished = dict(find_finished(scaling, store.runs(), device))
     rounds = zip_longest(*([(size, seed) for seed in size.seeds] for size in scaling.sizes))
     every = [pair for a_round in rounds for pair in a_round if pair]
-    with Runner(means.store, means.jobs) as runner:
+    with Runner(store, request.jobs) as runner:
         for size, seed in every:
             if (size.at, seed) not in finished:
                 if time.monotonic() >= end_s:
                     raise KeyboardInterrupt
-                finished[size.at, seed] = _execute_seed(
-                    scaling, size, seed, runner, end_s, means.device
-                )
+                finished[size.at, seed] = _execute_seed(scaling, size, seed, runner, end_s, device)
     return finished
 
 

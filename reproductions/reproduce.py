@@ -5,15 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import reports
 from harness.experiment.contract import Configuration
 from harness.experiment.grid import Runner
-from harness.experiment.pools import Submission
 from harness.judge import comparison
 from harness.judge.builders import ASKED, Maker, Runs, build_claim, build_exhibit, divergence_hashes
 from harness.judge.parts import LOOKS, correct_verdicts
@@ -21,40 +19,11 @@ from harness.judge.results import Exhibit, Results, read_results
 from harness.store import Run, Store
 from harness.store.schema import TIMELINE
 from reports import PUBLISHED, provenance
-from reproductions.curve_runs import describe_facts, find_curves
+from reproductions.curve_runs import Request, describe_facts, describe_moment, find_curves
 from reproductions.paper import NO_CORPUS, Paper, Subject
-from reproductions.registered import REGISTRATION
 
 TAKEN = "From the published report: its runs were not made again, which --all does."
 """Begins the note of an exhibit that a report takes from the published one."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """Options of a reproduction beyond the subject.
-
-    Args:
-        seeds: one run of every setting for each.
-        only: exhibits to make; all if empty.
-        jobs: number of processes.
-        budget_s: seconds after which runs checkpoint and no run starts; None for no limit.
-        out: folder of the report and its runs.
-        submit: batch system for the runs; None for processes on this machine.
-        everything: whether exhibits on request are made too; else the published ones are shown.
-    """
-
-    seeds: tuple[int, ...]
-    only: tuple[str, ...]
-    jobs: int
-    budget_s: float | None
-    out: Path
-    submit: Submission | None = None
-    everything: bool = False
-
-    @property
-    def store(self) -> Store:
-        """Store of the runs."""
-        return Store(self.out / "runs")
 
 
 def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
@@ -121,13 +90,6 @@ def find_published(
     )
 
 
-def describe_moment(paper: Paper) -> dict[str, Any]:
-    """Facts that runs begun now keep: the commit of the code, and the registration's digest."""
-    registration = paper.registration
-    digest = {} if registration is None else {REGISTRATION: registration.digest}
-    return {"commit": comparison.describe_program("")["git"], **digest}
-
-
 def _execute_runs(
     paper: Paper, subject: Subject, request: Request, makers: Sequence[Maker[Subject, Any]]
 ) -> Runs:
@@ -152,7 +114,7 @@ def _execute_runs(
             return runner.run(configs, run_name, left_s)
 
     end_s = None if request.budget_s is None else time.monotonic() + request.budget_s
-    store = request.store.under(describe_moment(paper))
+    store = request.store.under(describe_moment(paper.registration))
     runs = execute_configs(configs, store)
     pictured = {
         (setting, seed)

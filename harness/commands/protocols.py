@@ -19,14 +19,9 @@ from harness.base.settings import build, meanings, read_value
 from harness.cli import Parser
 from harness.experiment.names import names_algorithm
 from harness.simulator import load_protocol, load_protocols
-from harness.simulator.protocols.contract import epoch_folds
 
 if TYPE_CHECKING:
-    from harness.simulator import Cluster
     from harness.simulator.protocols.contract import TimingProtocol
-
-
-MOST_FOLDS = 10_000_000
 
 
 def numbers(text: str) -> tuple[float, ...]:
@@ -47,12 +42,6 @@ TOML, which is checked with the rest of the settings."""
 def configure(parser: Parser) -> None:
     """Declare ``--protocol`` and an option for each setting."""
     _add_names(parser)
-    parser.add_argument(
-        "--epochs",
-        type=int,
-        metavar="N",
-        help="number of whole epochs of averaging, instead of --folds",
-    )
     ours = [entry.load() for entry in entries("protocols").values() if entry.ours]
     names = _add_settings(parser.add_argument_group("settings of a protocol"), ours)
     parser.set_defaults(settings=names)
@@ -167,28 +156,6 @@ def protocol(arguments: argparse.Namespace) -> TimingProtocol:
                 f" allowed: with --protocol {' or '.join(owners)}"
             )
     return build(kind, meant | settings, f"--protocol {arguments.protocol}")
-
-
-def folds(arguments: argparse.Namespace, cluster: Cluster, workers: int) -> int | None:
-    """Number of folds to simulate, from ``--folds`` or ``--epochs``; None without both.
-
-    Raises:
-        UserError: the protocol or cluster has no epochs, or their number is out of range.
-    """
-    epochs = arguments.epochs
-    if epochs is None:
-        return cast("int | None", arguments.folds)
-    an_epoch = epoch_folds(protocol(arguments), cluster, workers)
-    if an_epoch == 0:
-        able = [name for name, kind in load_protocols().items() if "epochs" in kind.can]
-        raise UserError(
-            f"--epochs: there are none; allowed: with --protocol {' or '.join(able)}, which can"
-            " 'epochs', and a cluster file that has parallel.epoch_minibatches"
-        )
-    if not 1 <= epochs <= MOST_FOLDS // an_epoch:
-        allowed = f"a whole number from 1 to {MOST_FOLDS // an_epoch}"
-        raise UserError(f"--epochs: {epochs} is not allowed; allowed: {allowed}")
-    return epochs * an_epoch
 
 
 def _names(kind: Any) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any, cast
 
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.base.files import DEFAULT_STORE
-from harness.base.log import one_line, printable
+from harness.base.log import one_line
 from harness.base.seeds import SHORT, TUNING_SEEDS
 from harness.base.settings import format_count, format_seconds
 from harness.store import Run, Store, is_run, schema, verify_run
@@ -35,13 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help=f"a store, or a folder that holds some ({' and '.join(map(str, HERE))})",
     )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument(
-        "--csv",
-        action="store_true",
-        help="print CSV: a row for each run, a column for each number of its summary",
-    )
-    form.add_argument("--json", action="store_true", help="every field of each run as JSON")
+    parser.add_argument("--json", action="store_true", help="every field of each run as JSON")
     parser.add_argument(
         "--verify", action="store_true", help="compare every file of results with its digest"
     )
@@ -65,8 +58,6 @@ def run(arguments: argparse.Namespace) -> int:
     every = [run for runs in stores.values() for run in runs]
     if arguments.json:
         print(json.dumps([_plain(run) for run in every], indent=1))
-    elif arguments.csv:
-        _write_csv(every)
     else:
         for store, runs in stores.items():
             heading = one_line(f"{store.path}: {format_count(len(runs), 'run')}")
@@ -82,15 +73,6 @@ def _plain(run: Run) -> dict[str, object]:
     summary = {key: schema.finite_or_none(value) for key, value in run.summary.items()}
     record = {"hash": run.hash, "status": run.status, "summary": summary, "note": run.note}
     return {**record, "config": run.config, "folder": str(run.dir)}
-
-
-def _write_csv(runs: Sequence[Run]) -> None:
-    names = sorted({key for run in runs for key in run.summary})
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(("hash", "status", *names, "note", "folder"))
-    for run in runs:
-        numbers = (run.summary.get(name, "") for name in names)
-        writer.writerow(printable([run.hash, run.status, *numbers, run.note, str(run.dir)]))
 
 
 def lines(runs: Sequence[Run]) -> Iterator[str]:

@@ -22,7 +22,6 @@ from harness.base.settings import format_quantity
 from harness.cli import Parser
 from harness.commands import protocols
 from harness.commands.outputs import check_outputs
-from harness.commands.protocols import MOST_FOLDS
 from harness.commands.timing import (
     Point,
     Row,
@@ -46,6 +45,7 @@ from harness.simulator.foresight import (
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.timeline_file import STANDARD, atomic_output, write_trace
 
+MOST_FOLDS = 10_000_000
 MOST_LAYERS, MOST_UNITS = 1000, 10**9
 
 TRACED = 10_000
@@ -150,8 +150,7 @@ def _check_memory(arguments: argparse.Namespace, point: Point, counts: list[int]
     """
     protocol = protocols.protocol(arguments)
     for count in counts:
-        folds = protocols.folds(arguments, point.cluster, count)
-        size = estimate_bytes(point.cluster, protocol, count, folds)
+        size = estimate_bytes(point.cluster, protocol, count, arguments.folds)
         refuse_beyond_memory(f"{count} workers", size)
 
 

@@ -2,8 +2,8 @@
 
 One worker count after another of a cluster is simulated. Without a number of folds, the figures
 are those of the long run, and each count is simulated until they are known
-(`harness.simulator.steady`). With ``--folds`` or ``--epochs``, they are those of exactly these
-folds, the start included.
+(`harness.simulator.steady`). With ``--folds``, they are those of exactly these folds, the start
+included.
 
 ``--sweep key=a,b,c`` reads the cluster file once for every value of the key.
 """
@@ -462,7 +462,7 @@ class _Simulated:
         """Simulate ``workers`` workers as the options say; one worker is simulated only once."""
         if workers == 1 and self._alone is not None:
             return self._alone
-        folds = protocols.folds(self.arguments, self.cluster, workers)
+        folds: int | None = self.arguments.folds
         if folds is None and history(self.cluster):
             folds = ONCE
         row = self._long(workers) if folds is None else self._some(workers, folds)

@@ -16,7 +16,7 @@ from harness.store.archive import ARCHIVE, write_archive
 from reports import extrapolation
 from reproductions import curve_runs
 from reproductions.curve_runs import (
-    Means,
+    Request,
     find_curves,
     find_finished,
     publish,
@@ -86,7 +86,7 @@ def scaling(tmp_path_factory) -> Scaling:
 def out(scaling, tmp_path_factory) -> Path:
     """The folder of a whole curve."""
     folder = tmp_path_factory.mktemp("whole")
-    reproduce_curve(paper(scaling), scaling, means(folder))
+    reproduce_curve(paper(scaling), scaling, asked(folder), "cpu")
     return folder
 
 
@@ -96,8 +96,8 @@ def finished(scaling, out):
     return find_finished(scaling, Store(out / "runs").runs())
 
 
-def means(out: Path, budget_s: float | None = None) -> Means:
-    return Means(Store(out / "runs"), out, budget_s=budget_s)
+def asked(out: Path, budget_s: float | None = None) -> Request:
+    return Request((), (), 1, budget_s, out)
 
 
 def paper(scaling: Scaling) -> Paper:
@@ -107,7 +107,7 @@ def paper(scaling: Scaling) -> Paper:
 def test_missing_runs_are_executed_and_found_again_without_a_corpus(scaling, out, monkeypatch):
     results = read_results(out / "results.json")
     monkeypatch.setattr(curve_runs, "load_corpus", lambda *_, **__: pytest.fail("a corpus is made"))
-    again = reproduce_curve(paper(scaling), scaling, means(out))
+    again = reproduce_curve(paper(scaling), scaling, asked(out), "cpu")
     (exhibit,), (same,) = results.exhibits, again.exhibits
     assert replace(exhibit, files=()) == replace(same, files=())
     assert exhibit.curve is not None
@@ -125,7 +125,7 @@ def test_missing_runs_are_executed_and_found_again_without_a_corpus(scaling, out
 
 def test_spent_budget_leaves_a_report_that_says_what_is_missing(scaling, tmp_path, capsys):
     with pytest.raises(KeyboardInterrupt):
-        reproduce_curve(paper(scaling), scaling, means(tmp_path / "out", 1e-9))
+        reproduce_curve(paper(scaling), scaling, asked(tmp_path / "out", 1e-9), "cpu")
     assert "p9.scaling: about 4.8 core-hours are left" in capsys.readouterr().err
     (exhibit,) = read_results(tmp_path / "out" / "results.json").exhibits
     assert exhibit.note.startswith(f"{MISSING} 2 h (3), 4 h (3), 8 h (3).")
@@ -139,7 +139,8 @@ def test_every_size_gets_a_seed_before_one_gets_its_second(scaling, tmp_path, mo
         return {}
 
     monkeypatch.setattr(curve_runs, "_execute_seed", note)
-    curve_runs.execute_missing(scaling, means(tmp_path))
+    request = asked(tmp_path)
+    curve_runs.execute_missing(scaling, request.store, request, "cpu")
     assert order == [(at, seed) for seed in (71, 72, 73) for at in (2, 4, 8)]
 
 

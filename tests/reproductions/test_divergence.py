@@ -14,9 +14,10 @@ from harness.judge.results import Row, read_results
 from harness.simulator import load_cluster
 from harness.speech.task import Frames
 from harness.store import Store, files
+from reproductions.curve_runs import Request
 from reproductions.makers import Exhibits
 from reproductions.paper import Paper, Subject
-from reproductions.reproduce import Request, reproduce
+from reproductions.reproduce import reproduce
 from tests.experiments import experiment
 
 CLUSTER = Path(__file__).parents[2] / "reproductions" / "clusters" / "k20m-server.toml"

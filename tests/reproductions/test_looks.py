@@ -12,8 +12,9 @@ from harness.judge.parts import LOOKS, Quantity, claim_of
 from harness.judge.results import Claim
 from harness.judge.statistics import mean_ci
 from harness.speech.task import Frames
+from reproductions.curve_runs import Request
 from reproductions.paper import Paper, Subject
-from reproductions.reproduce import Request, reproduce
+from reproductions.reproduce import reproduce
 
 VALUES = [0.30, 0.02, 0.16, 0.25, 0.10]
 """Their mean's p-value is 0.03: clear by itself, not if it counts twice."""

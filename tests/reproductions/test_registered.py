@@ -17,7 +17,7 @@ from harness.judge.parts import correct_verdicts
 from harness.judge.results import Claim, Exhibit
 from harness.store import Store
 from reproductions.command import PAPERS
-from reproductions.curve_runs import describe_facts
+from reproductions.curve_runs import Request, describe_facts
 from reproductions.paper import (
     DEVELOPMENT,
     NO_CORPUS,
@@ -26,7 +26,7 @@ from reproductions.paper import (
     corpus_without_speech,
 )
 from reproductions.registered import Registration
-from reproductions.reproduce import Request, reproduce
+from reproductions.reproduce import reproduce
 from tests.reproductions.book import SUBJECTS, Book
 
 CURVE = """

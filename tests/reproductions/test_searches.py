@@ -14,9 +14,10 @@ from harness.judge.results import Exhibit, Results
 from reproductions import paper2_ng_averaging as paper2
 from reproductions import paper3_async_mmi as paper3
 from reproductions.command import _print_results
+from reproductions.curve_runs import Request
 from reproductions.paper import Paper, Subject
 from reproductions.paper1_async_asgd import PAPER
-from reproductions.reproduce import TAKEN, Request, find_published, reproduce
+from reproductions.reproduce import TAKEN, find_published, reproduce
 
 
 def named(corpus: str, scale: str = "laptop") -> Subject:

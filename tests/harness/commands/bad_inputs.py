@@ -128,7 +128,7 @@ def numbers() -> Iterator[Case]:
         yield Case(f"number: jitter values {listed}", text, (), None)
 
 
-OPTIONS = ("workers", "folds", "seed", "minibatch", "epochs", "push-every", "fetch-every", "bound")
+OPTIONS = ("workers", "folds", "seed", "push-every", "fetch-every", "bound")
 OPTIONS += ("queue", "depth", "shards")
 
 
@@ -207,7 +207,7 @@ def prepared(case: Case, folder: Path) -> list[str]:
     if case.cluster is not None:
         (folder / "c.toml").write_bytes(case.cluster)
         named.insert(0, str(folder / "c.toml"))
-    told = any(word.startswith(("--folds", "--epochs")) for word in named)
+    told = any(word.startswith("--folds") for word in named)
     if not told:  # of numbers the long run is asked for, of all workers alone as it takes a while
         named.append("--workers=3" if case.name.startswith("number") else "--folds=50")
     return ["simulate", *(word.replace("DIR", str(folder)) for word in named)]
