@@ -30,11 +30,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=argument_types.whole(1, 1_000_000),
         help="number of workers that replaces the run file's",
     )
-    parser.add_argument(
-        "--kept",
-        type=float,
-        help="share of frames that decoders keep, in sequence training (0.15)",
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -53,7 +48,7 @@ BuildTable = Callable[[Path, Callable[[str], None]], Iterable[Sequence[str]]]
 
 def _print_plan(arguments: argparse.Namespace, build_table: BuildTable) -> int:
     """Print the rows of a plan, and write them to ``--out`` if given."""
-    for option in ("cluster", "workers", "kept"):
+    for option in ("cluster", "workers"):
         if getattr(arguments, option) is not None:
             raise UserError(f"--{option}: for a run; {arguments.file} is a plan")
     rows = list(build_table(arguments.file, say))
@@ -69,24 +64,21 @@ def _print_plan(arguments: argparse.Namespace, build_table: BuildTable) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     """Print the prediction of a run."""
     from harness.base.reads import Reads, watch
-    from harness.experiment.run_file import load_run
+    from harness.experiment.run_file import load_folds
     from harness.fidelity.predict import prediction
     from harness.simulator import load_cluster
     from harness.simulator.foresight import describe_idle, describe_repeats, load_bundled
 
     if arguments.out is not None:
         raise UserError(f"--out {arguments.out}: for a plan; {arguments.file} is a run")
-    if arguments.kept is not None and not 0.0 < arguments.kept <= 1.0:
-        raise UserError(f"--kept {arguments.kept}: allowed: above 0, to 1")
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
-    run = load_run(arguments.file)
+    run = load_folds(arguments.file)
     config = run.with_cluster(cluster, arguments.workers)
     for line in describe_repeats(config.cluster, config.workers):
         say(line)
-    options = cluster, arguments.workers, arguments.kept
     pieces = config.task.open(config).pieces
     with watch(Reads(config.cluster, load_bundled(config.cluster.name))) as reads:
-        lines = [*prediction(run, pieces, *options)]
+        lines = [*prediction(run, pieces, cluster, arguments.workers)]
     print("\n".join(lines))
     for line in describe_idle([reads.unread()]):
         say(line)

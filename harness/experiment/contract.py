@@ -13,8 +13,7 @@ import numpy as np
 from harness.base.errors import UserError
 from harness.base.files import cluster_file
 from harness.base.settings import check_device
-from harness.simulator import Cluster, Timeline, load_cluster
-from harness.simulator.timeline import Lag
+from harness.simulator import Cluster, load_cluster
 
 Table = dict[str, Any]
 
@@ -70,9 +69,6 @@ def ignore(progress: object) -> None:
 
 Say = Callable[[str], None]
 """Prints one line to the user."""
-
-Reads = Mapping[str, Callable[[Timeline], Lag]]
-"""Kinds of parameter reads by name, each with the function from a timeline to their lags."""
 
 
 class Configuration(Protocol):

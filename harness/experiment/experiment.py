@@ -25,7 +25,7 @@ from harness.base.settings import (
     dataclasses_below,
     setting,
 )
-from harness.experiment.contract import OPTIMIZED, TASK, Reads, Table
+from harness.experiment.contract import OPTIMIZED, TASK, Table
 from harness.experiment.digests import digest_of_code, from_outside
 from harness.experiment.task import OwnLoop, Pieces, Task, split_table
 from harness.simulator import (
@@ -263,10 +263,6 @@ class Experiment(HasIdentity, Generic[AnyTask]):
         if sent == 1.0:  # itself: reads of a copy count for every workload with the value
             return work
         return replace(work, parameter_bytes=work.parameter_bytes * sent)
-
-    def reads(self) -> Reads:
-        """The kinds of reads that staleness is measured of."""
-        return self.task.reads(self)
 
     def with_rate(self, rate: float) -> Self:
         """A copy with another initial learning rate."""

@@ -81,16 +81,6 @@ def identity_config(config: AnyExperiment, execution: Execution = None) -> dict[
     return config.to_dict() | ({EXECUTED: dict(execution)} if execution else {})
 
 
-def time_run(
-    config: AnyExperiment, pieces: Any, share: float = 1.0, most: int = MOST_FOLDS
-) -> Whole:
-    """Time a whole run on its cluster, without training it; see `OwnLoop.time`."""
-    task = config.task
-    if isinstance(task, OwnLoop):
-        return task.time(config, pieces, share, most)
-    return time_passes(config, pieces, most)
-
-
 def time_passes(config: AnyExperiment, pieces: Pieces, most: int = MOST_FOLDS) -> Whole:
     """Time a run over all its passes, with the segments that its executor would simulate.
 

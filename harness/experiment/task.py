@@ -20,9 +20,7 @@ from harness.base.errors import UserError
 from harness.base.settings import build
 from harness.experiment.contract import (
     TASK,
-    WITHOUT_LIMIT,
     EvaluationResult,
-    Reads,
     RunRequest,
     Table,
     Watch,
@@ -30,9 +28,7 @@ from harness.experiment.contract import (
 )
 from harness.networks.contract import Network, State
 from harness.simulator import ParameterServer, Workload
-from harness.simulator.full_run import Whole
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.simulator.timeline import inner_lag
 from harness.store import Run, RunWriter, Store
 from harness.tasks.order import Examples, Minibatches
 
@@ -218,11 +214,6 @@ class Task(ABC):
             return replace(protocol, shards=experiment.shards)
         return protocol
 
-    def reads(self, experiment: Any) -> Reads:
-        """The kinds of reads that staleness is measured of; ``inner`` are the trainer's."""
-        del experiment
-        return {"inner": inner_lag}
-
     def name_keys(self) -> AbstractContextManager[None]:
         """A context in which errors name the run file, where the task knows it."""
         return nullcontext()
@@ -282,38 +273,6 @@ class OwnLoop(Task):
             problem: its opened task.
             watch: receives progress.
         """
-
-    @abstractmethod
-    def time(self, experiment: Any, pieces: Any, share: float, most: int) -> Whole:
-        """Time a whole run on the simulated cluster, without training it.
-
-        Args:
-            experiment: the experiment.
-            pieces: its training data, as its problem's.
-            share: the share of the data that enters minibatches.
-            most: largest number of folds that are simulated.
-
-        Raises:
-            UserError: too many workers for the data, or a run that cannot be predicted.
-        """
-
-    def alone(self, experiment: Any) -> tuple[Any, int]:
-        """A copy with one healthy worker, and the number of its folds to time."""
-        return experiment, WITHOUT_LIMIT
-
-    def share(self, kept: float | None) -> float:
-        """The share of the data that enters minibatches: ``kept``, or the usual one.
-
-        Raises:
-            UserError: by default: ``kept`` is given, and no data are left out.
-        """
-        if kept is not None:
-            raise UserError(f"--kept {kept}: for sequence training; this run is none")
-        return 1.0
-
-    @abstractmethod
-    def describe(self, experiment: Any, share: float) -> Mapping[str, str]:
-        """Lines of a prediction about the timed workload: values by label."""
 
 
 def split_table(kind: type[Task], table: Table) -> tuple[Table, Table]:

@@ -20,12 +20,11 @@ from harness.rollouts.losses import Decoupled, Loss
 from harness.rollouts.own import NO_START, OwnProblems, loss_of, policy_of, problems_of
 from harness.rollouts.problems import Addition, Problems
 from harness.rollouts.protocol import Rollouts
-from harness.rollouts.rollout_config import WarmStart, rollouts_of, start_of
+from harness.rollouts.rollout_config import WarmStart, start_of
 from harness.rollouts.sources import PolicySource, SmallTransformer
 from harness.rollouts.starting import initial
 from harness.rollouts.training import RolloutTraining, computing
 from harness.simulator import Cluster, Workload
-from harness.simulator.full_run import Whole, steady_rate
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.store import Run, RunWriter, Store
 
@@ -175,16 +174,6 @@ class Policy(OwnLoop):
         start = initial(start_of(experiment), problem.store, watch)
         RolloutTraining(writer, experiment, start, watch).run()
 
-    def time(self, experiment: AnyExperiment, pieces: object, share: float, most: int) -> Whole:
-        """See `OwnLoop`; lengths are drawn by the protocol's law."""
-        timeline = experiment.simulate(experiment.timed).advance(folds=min(self.updates, most))
-        return Whole.from_timeline(timeline, steady_rate(timeline), [self.updates])
-
-    def describe(self, experiment: AnyExperiment, share: float) -> Mapping[str, str]:
-        """See `OwnLoop`."""
-        protocol = rollouts_of(experiment)
-        return {"  lengths of rollouts": f"{protocol.tokens:g} tokens, {protocol.tokens_law}"}
-
 
 class PolicyData(Opened):
     """What a training by rollouts needs from elsewhere: the store of its start.
@@ -192,8 +181,6 @@ class PolicyData(Opened):
     Args:
         store: the store; None if nothing is trained.
     """
-
-    pieces: Any = ()
 
     def __init__(self, store: Store | None) -> None:
         self.store = store

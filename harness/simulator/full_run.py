@@ -59,16 +59,5 @@ class Whole:
 
 def overall_rate(timeline: Timeline) -> float:
     """Folds per second, pauses included."""
-    return _rate(len(timeline.folds), float(timeline.folds.time_s[-1]))
-
-
-def steady_rate(timeline: Timeline) -> float:
-    """Folds per second in the middle half of a run, without the slower filling and draining."""
-    times = timeline.folds.time_s
-    quarter = len(times) // 4
-    begin, end = quarter, len(times) - 1 - quarter
-    return _rate(end - begin, float(times[end] - times[begin]))
-
-
-def _rate(folds: int, seconds: float) -> float:
-    return folds / seconds if seconds > 0.0 else float("inf")
+    seconds = float(timeline.folds.time_s[-1])
+    return len(timeline.folds) / seconds if seconds > 0.0 else float("inf")

@@ -1,4 +1,4 @@
-"""Measures of a model in sequence training, and lags from a run's reads to its folds."""
+"""Measures of a model in sequence training."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ from harness.acoustics.scoring import (
     tune,
     word_errors,
 )
-from harness.experiment.experiment import AnyExperiment
 from harness.networks.feedforward import Dnn
-from harness.simulator import Timeline
 from harness.speech.decoding import DecodeStats, Tally, log_posteriors, references_of, sample_evenly
 from harness.speech.evaluation import BEAM
 from harness.tasks.order import Examples
@@ -135,20 +133,3 @@ class SequenceEvaluator:
     def _wrong(self, part: Utterances, i: int, posteriors: np.ndarray) -> int:
         start = int(part.start[i])
         return int((posteriors.argmax(1) != self.corpus.targets[start:][: len(posteriors)]).sum())
-
-
-def lags(timeline: Timeline, config: AnyExperiment) -> dict[str, float]:
-    """Mean, median and 95th percentile of the lags from each kind of read, in folds and seconds."""
-    return {
-        f"{name}_{unit}_{figure}": value
-        for name, lags_of in config.reads().items()
-        for unit, values in lags_of(timeline)._asdict().items()
-        for figure, value in _summarise(values).items()
-    }
-
-
-def _summarise(values: np.ndarray) -> dict[str, float]:
-    if not len(values):
-        return {}
-    p50, p95 = np.percentile(values, (50, 95)).tolist()
-    return {"mean": float(values.mean()), "p50": p50, "p95": p95}

@@ -7,7 +7,36 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.simulator.timeline import Decodes, Ints, Lag, Timeline
+from harness.simulator.timeline import Decodes, Ints, Lag, Timeline, inner_lag
+
+
+def summarise_lags(timeline: Timeline, slots: int | None = None) -> dict[str, float]:
+    """Mean, median and 95th percentile of the lags from each kind of read, in folds and seconds.
+
+    ``inner`` are the trainers' reads, ``outer`` the decoders', and ``push`` the end of computing.
+
+    Args:
+        timeline: timeline of a run.
+        slots: see `outer_lag`.
+    """
+    lags = {
+        "inner": inner_lag(timeline),
+        "outer": outer_lag(timeline, slots),
+        "push": push_lag(timeline),
+    }
+    return {
+        f"{name}_{unit}_{figure}": value
+        for name, lag in lags.items()
+        for unit, values in lag._asdict().items()
+        for figure, value in _summarise(values).items()
+    }
+
+
+def _summarise(values: np.ndarray) -> dict[str, float]:
+    if not len(values):
+        return {}
+    p50, p95 = np.percentile(values, (50, 95)).tolist()
+    return {"mean": float(values.mean()), "p50": p50, "p95": p95}
 
 
 def push_lag(timeline: Timeline) -> Lag:

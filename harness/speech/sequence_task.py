@@ -1,16 +1,13 @@
-"""Sequence training of speech as a task: its settings, run files, and timing."""
+"""Sequence training of speech as a task: its settings and run files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
 from typing import Any, ClassVar, Literal, Self, cast
 
-import numpy as np
-
-from data_synth.corpus import Corpus, Utterances
+from data_synth.corpus import Corpus
 from harness.acoustics.mmi import Criterion
 from harness.algorithms.async_sgd import AsyncSgd, Gradients
 from harness.algorithms.schedules import Constant
@@ -19,8 +16,6 @@ from harness.base.seeds import SHORT
 from harness.base.settings import build, find_changed, setting
 from harness.experiment.contract import (
     TASK,
-    WITHOUT_LIMIT,
-    Reads,
     RunRequest,
     Table,
     Watch,
@@ -30,14 +25,11 @@ from harness.experiment.experiment import AnyExperiment, Experiment
 from harness.experiment.run import run
 from harness.experiment.task import Judged, Opened, OwnLoop, split_table
 from harness.networks.feedforward import denormals_flushed
-from harness.simulator import Timeline, Workload, concat
-from harness.simulator.full_run import Whole, steady_rate
+from harness.simulator import Workload
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.simulator.timeline import inner_lag
 from harness.speech.frames import corpus_of
-from harness.speech.lags import outer_lag, push_lag
 from harness.speech.protocol import Sequence
-from harness.speech.sequence import Plateau, orders_of, simulation_of
+from harness.speech.sequence import Plateau
 from harness.speech.sequence_training import SequenceTraining
 from harness.speech.task import (
     FOLLOWS,
@@ -51,9 +43,6 @@ from harness.store.schema import MODEL
 
 SHARED = ("corpus", "scale", "corpus_seed", "cluster", "timed_layers")
 """Fields that a sequence training and its start share."""
-
-SAMPLE = 2000
-"""Folds of the single-replica simulation that speed-ups are computed from."""
 
 ORDERS = ("none", "on the fly")
 
@@ -184,15 +173,6 @@ class Sequences(OwnLoop):
         protocol = cast(Sequence, experiment.protocol)
         return replace(protocol, shards=experiment.shards, shuffled=shuffled)
 
-    def reads(self, experiment: AnyExperiment) -> Reads:
-        """See `Task`.
-
-        ``push`` is the end of computing; ``outer`` is the decoder's read, frame by frame.
-        """
-        protocol = cast(Sequence, experiment.protocol)
-        slots = None if experiment.shuffling == "on the fly" else protocol.slots
-        return {"inner": inner_lag, "outer": partial(outer_lag, slots=slots), "push": push_lag}
-
     def open(
         self, experiment: AnyExperiment, store: Store | None = None, watch: Watch = ignore
     ) -> SequenceData:
@@ -219,43 +199,6 @@ class Sequences(OwnLoop):
         with denormals_flushed():
             SequenceTraining(writer, experiment, problem.corpus, final_model(start), watch).run()
 
-    def time(self, experiment: AnyExperiment, pieces: Utterances, share: float, most: int) -> Whole:
-        """See `OwnLoop`; a pass ends with its share of the folds.
-
-        The frames that decoders keep depend on the parameters, which are unknown before training:
-        ``share`` gives the kept share of each utterance.
-
-        Raises:
-            UserError: there are no folds.
-        """
-        passes = experiment.passes
-        if not passes:
-            raise UserError("passes: 0 trains nothing; allowed: at least 1")
-        timeline = time_decoded(experiment, pieces, share, most)
-        folds = len(timeline.folds)
-        if not folds:
-            raise UserError(f"frames kept: {share:.3g} of all fill no minibatch")
-        if folds >= most:  # simulated in part: the run's folds follow from the kept frames
-            slots = cast(Sequence, experiment.protocol).slots
-            folds = round(passes * float(pieces.frames.sum()) * share / slots)
-        ends = np.diff(np.linspace(0, folds, passes + 1).round().astype(int))
-        return Whole.from_timeline(timeline, steady_rate(timeline), ends.tolist())
-
-    def alone(self, experiment: AnyExperiment) -> tuple[AnyExperiment, int]:
-        """See `OwnLoop`."""
-        return experiment.with_cluster(replace(experiment.cluster, faults=()), 1), SAMPLE
-
-    def share(self, kept: float | None) -> float:
-        """See `OwnLoop`."""
-        if self.frames == "all":
-            return 1.0
-        return Sequence().kept if kept is None else kept
-
-    def describe(self, experiment: AnyExperiment, share: float) -> Mapping[str, str]:
-        """See `OwnLoop`."""
-        network = "-".join(map(str, self.timed_layers))
-        return {"  timed network": network, "frames kept": f"{share:.3g} of all"}
-
 
 class SequenceData(Opened):
     """An opened corpus of a sequence training.
@@ -267,30 +210,3 @@ class SequenceData(Opened):
 
     def __init__(self, corpus: Corpus, store: Store | None) -> None:
         self.corpus, self.store = corpus, store
-
-    @cached_property
-    def pieces(self) -> Utterances:
-        """The training utterances."""
-        return self.corpus.split("train")
-
-
-def time_decoded(
-    config: AnyExperiment, train: Utterances, share: float, most: int = WITHOUT_LIMIT
-) -> Timeline:
-    """Simulate the timeline of a run that keeps a share of every utterance's frames.
-
-    Args:
-        config: configuration of the run.
-        train: the training utterances.
-        share: the share, rounded to whole frames.
-        most: largest number of folds to simulate.
-    """
-    simulation, order = simulation_of(config, train), orders_of(config, train)
-    counts = np.rint(share * train.frames).astype(np.int64)
-    segments: list[Timeline] = []
-    while True:
-        segments.append(simulation.advance(folds=WITHOUT_LIMIT))
-        queries = simulation.asked()
-        if not len(queries.worker) or simulation.version >= most:
-            return concat(segments)
-        simulation.answer(queries.worker, counts[order[queries.worker, queries.number]])

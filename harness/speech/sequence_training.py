@@ -18,7 +18,8 @@ from harness.experiment.experiment import AnyExperiment
 from harness.experiment.loop import Diverged, Training, describe_divergence
 from harness.simulator import Timeline
 from harness.speech.decoding import DecodeStats, Tally
-from harness.speech.held_out import HoldoutScores, SequenceEvaluator, lags
+from harness.speech.held_out import HoldoutScores, SequenceEvaluator
+from harness.speech.lags import summarise_lags
 from harness.speech.sequence import Plateau, Setup
 from harness.speech.streams import Streams
 from harness.store.schema import Outcome
@@ -169,6 +170,8 @@ class SequenceTraining(Training[Streams]):
         self.total.take_in(self.tally)
         self.tally, total, moment = Tally(), self.total, self.moment()
         frames, shares = max(1, total.frames), ("kept", "rejected", "cancelled")
+        is_shuffled = self.config.shuffling == "on the fly"
+        slots = None if is_shuffled else self.setup.protocol.slots
         summary = {
             **self.last_measured(),
             **{f"{name}_frames": getattr(total, name) / frames for name in shares},
@@ -178,7 +181,7 @@ class SequenceTraining(Training[Streams]):
             "virtual_s": moment.time_s,
             "folds": moment.fold,
             "epochs": moment.passes,
-            **lags(timeline, self.config),
+            **summarise_lags(timeline, slots),
             "timeline_sha256": timeline.sha256(),
         }
         return summary, "" if status == "done" else self._describe_divergence()

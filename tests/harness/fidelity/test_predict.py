@@ -11,7 +11,7 @@ from harness.algorithms.schedules import Search
 from harness.base.settings import load_toml
 from harness.experiment.experiment import Stage
 from harness.experiment.run import run as train
-from harness.experiment.run import time_run
+from harness.experiment.run import time_passes
 from harness.experiment.run_file import load_run
 from harness.fidelity.predict import prediction
 from harness.speech.frames import corpus_of
@@ -22,9 +22,7 @@ from tests.silence import silent
 RUNS = Path(__file__).parents[3] / "reproductions" / "runs"
 KINDS = {path: load_toml(path)["task"]["is"] for path in sorted(RUNS.glob("*.toml"))}
 FRAMES = [path for path, kind in KINDS.items() if kind == "frames"]
-SEQUENCES = [path for path, kind in KINDS.items() if kind == "sequence"]
 assert FRAMES
-assert SEQUENCES
 
 
 def pieces_of(config):
@@ -39,7 +37,7 @@ def test_a_run_file_is_predicted_to_the_second_and_fold(path: Path, tmp_path: Pa
     path.write_text(on_few_words(text, train=200), encoding="utf-8")
     asked = load_run(path)
     run = train(asked, Store(tmp_path), silent)
-    predicted = time_run(asked, pieces_of(asked))
+    predicted = time_passes(asked, pieces_of(asked))
     assert predicted.ends_s[-1] == run.summary["virtual_s"]
     assert sum(predicted.folds) == run.summary["folds"]
     assert predicted.timeline.sha256() == run.summary["timeline_sha256"]
@@ -47,23 +45,12 @@ def test_a_run_file_is_predicted_to_the_second_and_fold(path: Path, tmp_path: Pa
     assert f"{run.summary['virtual_s']:.6g} s" in capsys.readouterr().out
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("path", SEQUENCES, ids=lambda path: path.stem)
-def test_a_sequence_run_file_is_predicted_from_the_share_that_it_keeps(path, tmp_path) -> None:
-    asked = load_run(path)
-    start = replace(asked.task.start, passes=1)  # how well it recognises matters little here
-    config = asked.vary(start=start, held_out=5)
-    run = train(config, Store(tmp_path), silent)
-    predicted = time_run(config, pieces_of(asked), run.summary["kept_frames"])
-    assert predicted.ends_s[-1] == pytest.approx(run.summary["virtual_s"], rel=0.05)
-
-
 def test_a_search_for_rates_is_predicted_with_what_it_costs_the_cluster(tmp_path: Path) -> None:
     asked = load_run(RUNS / "async-averaged.toml")
     search = Search(0.008, least_minibatches=5, whole_trials=True)
     config = replace(asked, schedule=search, chunk=0.3)
     run = train(config, Store(tmp_path), silent)
-    predicted = time_run(config, pieces_of(asked))
+    predicted = time_passes(config, pieces_of(asked))
     assert predicted.ends_s[-1] == run.summary["virtual_s"]
     assert "search" in predicted.timeline.kinds
 
@@ -84,7 +71,7 @@ def test_it_says_that_workers_are_machines_and_what_time_is_charged_for() -> Non
 def test_a_long_run_goes_on_at_the_rate_of_its_beginning() -> None:
     asked = load_run(RUNS / "async-averaged.toml")
     train_set = pieces_of(asked)
-    known, cut = (time_run(asked, train_set), time_run(asked, train_set, most=500))
+    known, cut = (time_passes(asked, train_set), time_passes(asked, train_set, most=500))
     assert cut.folds == known.folds
     assert len(cut.timeline.folds) == 500
     assert cut.ends_s[-1] == pytest.approx(known.ends_s[-1], rel=0.02)
@@ -101,7 +88,7 @@ def said(capsys: pytest.CaptureFixture[str], name: str) -> float:
 def test_the_speed_up_counts_what_enters_folds(capsys: pytest.CaptureFixture[str]) -> None:
     asked = load_run(RUNS / "backup-workers.toml")
     train_set = pieces_of(asked)
-    four, one = (time_run(replace(asked, workers=n), train_set) for n in (4, 1))
+    four, one = (time_passes(replace(asked, workers=n), train_set) for n in (4, 1))
     assert cli.main(["predict", str(RUNS / "backup-workers.toml")]) == 0
     of_three = 3 * four.per_s / one.per_s
     assert said(capsys, "speed-up") == pytest.approx(of_three, rel=0.01)
@@ -111,7 +98,7 @@ def test_the_speed_up_counts_a_search_once_a_chunk_also_of_one_worker() -> None:
     asked = load_run(RUNS / "async-averaged.toml")
     config = replace(asked, schedule=Search(0.008), chunk=1.0, stages=(Stage(1, 32),))
     train_set = pieces_of(asked)
-    four, one = (time_run(replace(config, workers=n), train_set) for n in (4, 1))
+    four, one = (time_passes(replace(config, workers=n), train_set) for n in (4, 1))
     (line,) = [line for line in prediction(config, train_set) if line.startswith("speed-up")]
     assert float(line[28:]) == pytest.approx(one.ends_s[-1] / four.ends_s[-1], rel=0.01)
 

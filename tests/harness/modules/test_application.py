@@ -17,7 +17,7 @@ from harness.base.seeds import identity
 from harness.experiment.contract import Progress
 from harness.experiment.display import Display
 from harness.experiment.run import run as execute
-from harness.experiment.run import time_run
+from harness.experiment.run import time_passes
 from harness.experiment.run_file import load_folds, load_run
 from harness.fidelity.replay import config_of, load_finished_run, replay_run
 from harness.store import Store
@@ -131,7 +131,7 @@ def test_training_and_prediction_simulate_the_same_seconds(write: Written, tmp_p
     for name, training in (("a", ASYNCHRONOUS), ("r", ROUNDS)):
         config = load_folds(write(training))
         run = execute(config, Store(tmp_path / name), silent)
-        predicted = time_run(config, config.task.open(config).pieces)
+        predicted = time_passes(config, config.task.open(config).pieces)
         assert run.status == "done"
         assert predicted.ends_s[-1] == run.summary["virtual_s"] > 0.0
         assert predicted.timeline.sha256() == run.summary["timeline_sha256"]

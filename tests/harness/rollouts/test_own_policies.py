@@ -205,13 +205,11 @@ def test_a_run_file_names_a_policy_of_a_user(tmp_path, capsys, monkeypatch):
     assert "score_before" in told.out
 
 
-def test_the_law_of_lengths_has_an_effect_on_a_prediction_and_none_on_training(tmp_path, capsys):
+def test_the_law_of_lengths_has_no_effect_on_training_and_no_prediction(tmp_path, capsys):
     path = write(tmp_path, updates=1)
     path.write_text(BUNDLED)
-    assert main(["predict", str(path)]) == 0
-    told = capsys.readouterr()
-    assert "9 tokens, lognormal" in told.out
-    assert "protocol.tokens" not in told.err
+    assert main(["predict", str(path)]) == 2
+    assert "task.is: not allowed: 'rollouts'; allowed: a task that" in capsys.readouterr().err
     code, told = train_by_command(path, capsys)
     assert code == 0
     assert "no effect: protocol.tokens\n" in told.err

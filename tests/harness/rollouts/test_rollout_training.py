@@ -11,7 +11,6 @@ from harness.algorithms.descent import AdamW
 from harness.base.errors import UserError
 from harness.experiment import loop
 from harness.experiment.run import run as execute
-from harness.experiment.run import time_run
 from harness.rollouts import sampling
 from harness.rollouts.executor import RolloutExecutor
 from harness.rollouts.learning import Learner, Rollout
@@ -216,14 +215,6 @@ def test_a_second_run_and_a_run_that_was_killed_give_the_same_bytes(stale, tmp_p
         for name in (MODEL, TIMELINE, ROLLOUTS, "metrics.parquet"):
             assert run.path(name).read_bytes() == whole.path(name).read_bytes(), name
         assert run.summary == whole.summary
-
-
-def test_a_run_is_timed_without_a_policy():
-    config = configure(updates=40, protocol=protocol(tokens=20.0, eta=3))
-    whole = time_run(config, (), 1.0, 30)
-    assert len(whole.timeline.folds) == 30
-    assert whole.folds == (40,)
-    assert whole.ends_s[-1] > whole.timeline.folds.time_s[-1]
 
 
 def test_a_policy_learns_to_answer(tmp_path):
