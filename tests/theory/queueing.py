@@ -46,11 +46,6 @@ class Steady:
     utilisation: float
     wait_s: float
 
-    @property
-    def waiting(self) -> float:
-        """Number waiting, without the one in service: Little's X·W."""
-        return self.throughput_per_s * self.wait_s
-
 
 def _queue_from_utilisation(
     workers: int, think_s: float, service_s: float, utilisation: float
@@ -154,13 +149,8 @@ def open_queue(arrivals_per_s: float, service_s: float, cv: float) -> Steady:
         arrivals_per_s: λ, with λ·s below 1.
         service_s: mean s.
         cv: standard deviation of the service over its mean.
-
-    Raises:
-        ValueError: the queue grows without end.
     """
     busy = arrivals_per_s * service_s
-    if not busy < 1.0:
-        raise ValueError(f"utilisation {busy:g}: an open queue needs less than 1")
     return Steady(arrivals_per_s, busy, busy * service_s * (1.0 + cv * cv) / (2.0 * (1.0 - busy)))
 
 
@@ -176,10 +166,9 @@ def throughput_bounds(think_s: Sequence[float], demands_s: Sequence[float]) -> t
         demands_s: [K] mean service that a cycle needs at each station.
     """
     away, total = np.array(think_s, dtype=np.float64), float(sum(demands_s))
-    least = float(_inverse(away + len(away) * total).sum())
-    most = float(_inverse(away + total).sum())
-    slowest = max(demands_s, default=0.0)
-    return least, most if slowest == 0.0 else min(most, 1.0 / slowest)
+    least = float((1.0 / (away + len(away) * total)).sum())
+    most = float((1.0 / (away + total)).sum())
+    return least, min(most, 1.0 / max(demands_s))
 
 
 def slowest_s(workers: int, steps: int, step_s: float) -> float:
@@ -201,12 +190,6 @@ def slowest_s(workers: int, steps: int, step_s: float) -> float:
     times = pieces[:-1, None] + half * (1.0 + nodes)
     late = -np.expm1(workers * np.asarray(law.logcdf(times)))
     return step_s * float((half * weights * late).sum())
-
-
-def _inverse(seconds: Floats) -> Floats:
-    """1/x, infinite for 0."""
-    with np.errstate(divide="ignore"):
-        return 1.0 / seconds
 
 
 STAGES = ("fetch", "compute", "push", "fold")
@@ -306,7 +289,5 @@ def _latest(worker: Any, read_s: Floats, who: Any, start_s: Floats) -> NDArray[A
 
 def _matching(sorted_s: Floats, wanted_s: Floats) -> NDArray[Any]:
     """[W] index of each wanted instant in ``sorted_s``, −1 if it is missing."""
-    if len(sorted_s) == 0:
-        return np.full(len(wanted_s), -1, dtype=np.int64)
     place = np.minimum(np.searchsorted(sorted_s, wanted_s), len(sorted_s) - 1)
     return np.where(sorted_s[place] == wanted_s, place, -1)

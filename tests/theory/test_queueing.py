@@ -1,8 +1,5 @@
-import math
-
 import numpy as np
 import pytest
-from scipy import stats
 
 from harness.simulator import (
     Cluster,
@@ -45,98 +42,6 @@ def closed(workers: int, fold_s: float, fold_jitter: Jitter | None = None, **mor
         name="closed", devices={"unit": Device(1.0)}, workers=(WorkerGroup(workers, "unit"),),
         server=Server(fold_s, 0.0, fold_jitter or Jitter()), **{"jitter": EXPONENTIAL} | more,
     )  # fmt: skip
-
-
-def birth_and_death(workers: int, think_s: float, service_s: float) -> tuple[float, float]:
-    """Utilisation and mean number waiting of M/M/1//N from its generator matrix."""
-    rates = np.zeros((workers + 1, workers + 1))
-    for n in range(workers):
-        rates[n, n + 1] = (workers - n) / think_s
-        rates[n + 1, n] = 1.0 / service_s
-    rates -= np.diag(rates.sum(axis=1))
-    system = np.vstack([rates.T, np.ones(workers + 1)])
-    law = np.linalg.lstsq(system, np.append(np.zeros(workers + 1), 1.0), rcond=None)[0]
-    return 1.0 - law[0], float(law @ np.maximum(np.arange(workers + 1) - 1, 0))
-
-
-@pytest.mark.parametrize(("workers", "service_s"), [(1, 0.3), (4, 0.05), (9, 0.3), (40, 0.02)])
-def test_the_machine_repairman_is_the_solution_of_its_markov_chain(workers, service_s):
-    busy, waiting = birth_and_death(workers, 2.0, service_s)
-    steady = machine_repairman(workers, 2.0, service_s)
-    assert steady.utilisation == pytest.approx(busy, rel=1e-9)
-    assert steady.waiting == pytest.approx(waiting, rel=1e-6, abs=1e-9)
-
-
-@pytest.mark.parametrize("workers", [1, 5, 300, 20_000])
-def test_mean_value_analysis_of_one_station_is_the_machine_repairman(workers):
-    (station,) = mean_value_analysis(workers, 3.0, [0.02])
-    steady = machine_repairman(workers, 3.0, 0.02)
-    assert station.throughput_per_s == pytest.approx(steady.throughput_per_s, rel=1e-9)
-    assert station.wait_s == pytest.approx(steady.wait_s, rel=1e-6)
-
-
-def test_mean_value_analysis_of_two_stations_is_buzens_product_form():
-    """G(n) = Σ over where the workers are of Πd_k^n_k · Z^n₀/n₀!, and X(N) = G(N−1)/G(N)."""
-    think_s, demands_s, workers = 1.5, (0.4, 0.25), 7
-
-    def constant(n):
-        return sum(
-            demands_s[0] ** a
-            * demands_s[1] ** b
-            * think_s ** (n - a - b)
-            / math.factorial(n - a - b)
-            for a in range(n + 1)
-            for b in range(n + 1 - a)
-        )
-
-    stations = mean_value_analysis(workers, think_s, demands_s)
-    assert stations[0].throughput_per_s == pytest.approx(constant(workers - 1) / constant(workers))
-
-
-def chain_utilisation(workers: int, think_s: float, fold_s: float) -> float:
-    """M/D/1//N from the full transition matrix between ends of folds."""
-    p = -math.expm1(-fold_s / think_s)
-    chain = np.zeros((workers, workers))
-    for left in range(workers):
-        at_start = max(left, 1)
-        arrivals = stats.binom.pmf(np.arange(workers - at_start + 1), workers - at_start, p)
-        chain[left, at_start - 1 : at_start + len(arrivals) - 1] = arrivals
-    system = np.vstack([chain.T - np.eye(workers), np.ones(workers)])
-    law = np.linalg.lstsq(system, np.append(np.zeros(workers), 1.0), rcond=None)[0]
-    return fold_s / (fold_s + law[0] * think_s / workers)
-
-
-@pytest.mark.parametrize(
-    ("workers", "fold_s"), [(1, 0.5), (2, 0.5), (4, 0.3), (20, 0.05), (150, 0.006)]
-)
-def test_constant_repair_is_the_solution_of_its_embedded_chain(workers, fold_s):
-    steady = constant_repair(workers, 1.0, fold_s)
-    assert steady.utilisation == pytest.approx(chain_utilisation(workers, 1.0, fold_s), rel=1e-9)
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("load", [0.05, 0.9, 3.0])
-def test_constant_repair_of_many_workers_stays_between_its_bounds(load):
-    steady = constant_repair(2000, 1.0, load / 2000)
-    least, most = throughput_bounds([1.0] * 2000, [load / 2000])
-    assert least <= steady.throughput_per_s <= most * (1 + 1e-12)
-
-
-def test_open_queues_are_the_limit_of_many_workers():
-    workers, fold_s = 20_000, 0.5 / 20_000
-    exponential = machine_repairman(workers, 1.0, fold_s)
-    open_ = open_queue(exponential.throughput_per_s, fold_s, cv=1.0)
-    assert exponential.wait_s == pytest.approx(open_.wait_s, rel=1e-3)
-    constant = constant_repair(2000, 1.0, 0.5 / 2000)
-    open_ = open_queue(constant.throughput_per_s, 0.5 / 2000, cv=0.0)
-    assert constant.wait_s == pytest.approx(open_.wait_s, rel=3e-3)
-
-
-def test_the_open_queues_are_the_textbook_ones():
-    assert open_queue(0.8, 1.0, cv=1.0).wait_s == pytest.approx(0.8 / (1 - 0.8))  # ρ/(μ−λ)
-    assert open_queue(0.8, 1.0, cv=0.0).wait_s == pytest.approx(0.8 / (2 * (1 - 0.8)))
-    with pytest.raises(ValueError, match="less than 1"):
-        open_queue(1.0, 1.0, cv=0.0)
 
 
 @pytest.mark.sampled(3)
@@ -307,12 +212,6 @@ def test_every_throughput_lies_within_the_bounds():
         think_s = simulation._costs.compute_s
         least, most = throughput_bounds(think_s, [0.2])
         assert least <= 20_000 / simulation.now_s <= most
-
-
-@pytest.mark.parametrize("workers", [1, 2, 7, 100, 5000])
-def test_the_slowest_of_exponential_times_is_the_harmonic_number(workers):
-    harmonic = sum(1.0 / k for k in range(1, workers + 1))
-    assert slowest_s(workers, 1, 2.0) == pytest.approx(2.0 * harmonic, rel=1e-9)
 
 
 @pytest.mark.sampled(5)

@@ -1,8 +1,7 @@
-"""A parameter server and its workers on one link, as processes of SimPy.
+"""A parameter server and its workers on one fair link, as processes of SimPy.
 
-Written from the description of the link, not from its kernel: every worker has one of its own,
-or copies follow one another, or those under way have equal parts of it. The durations that
-are drawn are drawn beforehand where speed is measured, and else by the same laws.
+Written from the description of the link, not from its kernel: copies under way have equal parts of
+it. Durations are drawn by the same laws.
 """
 
 import heapq
@@ -13,28 +12,6 @@ import simpy
 from harness.simulator import Cluster
 from harness.simulator.costs import computation_s, costs_of, folding_s
 from tests.harness.simulator.simpy_server import Counted
-
-
-class Own:
-    """Nobody waits for anybody."""
-
-    def __init__(self, env):
-        self.env = env
-
-    def carry(self, seconds):
-        yield self.env.timeout(seconds)
-
-
-class InTurn:
-    """Copies follow one another."""
-
-    def __init__(self, env):
-        self.env, self.line = env, simpy.Resource(env)
-
-    def carry(self, seconds):
-        with self.line.request() as turn:
-            yield turn
-            yield self.env.timeout(seconds)
 
 
 class Shared:
@@ -68,38 +45,27 @@ class Shared:
             self.wake()
 
 
-LINKS = {"none": Own, "fifo": InTurn, "fair": Shared}
-
-
 class LinkedModel(Counted):
     """Workers, the link, and one server.
 
     Args:
         cluster, job, workers, seed: as for a `Simulation`.
-        drawn: (seconds of computing, seconds of the fold) of a worker's step.
     """
 
-    def __init__(self, cluster: Cluster, job, workers, seed=0, drawn=None):
+    def __init__(self, cluster: Cluster, job, workers, seed):
         self.costs, self.env = costs_of(cluster, job, workers, seed), simpy.Environment()
-        self.drawn = drawn or (lambda who, k: (self._computing(who, k), self._folding(who, k)))
-        kind = LINKS[cluster.link.sharing]
-        self.down = kind(self.env)
-        self.up = self.down if cluster.link.duplex == "half" else kind(self.env)
+        self.down = Shared(self.env)
+        self.up = self.down if cluster.link.duplex == "half" else Shared(self.env)
         self.server, self.record = simpy.Resource(self.env), []
         for who in range(workers):
             self.env.process(self.worker(who))
-
-    def _computing(self, who, step):
-        return computation_s(self.costs, who, step)
-
-    def _folding(self, who, step):
-        return folding_s(self.costs, who, step)
 
     def worker(self, who):
         env, copy_s, latency_s, step = self.env, self.costs.copy_s, self.costs.latency_s, 0
         while True:
             version = len(self.record)
-            compute_s, fold_s = self.drawn(who, step)
+            compute_s = computation_s(self.costs, who, step)
+            fold_s = folding_s(self.costs, who, step)
             step += 1
             yield from self.down.carry(copy_s)
             yield env.timeout(latency_s)

@@ -12,7 +12,6 @@ from harness.simulator import (
     compute_seconds,
 )
 from tests.harness.simulator.conftest import sequence
-from tests.harness.simulator.simpy_link import LinkedModel
 
 EXPONENTIAL = Jitter("shifted-exponential", 1.0)
 LOGNORMAL = Jitter("lognormal", 0.3)
@@ -50,13 +49,6 @@ def test_a_worker_that_reads_at_the_instant_of_a_fold_sees_it(simulate):
     timeline = simulate(1).advance(folds=5)
     assert timeline.folded().read_version.tolist() == [0, 1, 2, 3, 4]
     assert timeline.folded().read_time_s[1:].tolist() == timeline.folds.time_s[:-1].tolist()
-
-
-@pytest.mark.nightly
-def test_the_sequence_of_a_hundred_thousand_workers_is_simpys_too(cluster, unit_job):
-    machine = cluster(100_000, fold_s=0.5e-5, jitter=EXPONENTIAL)
-    timeline = Simulation(machine, "parameter_server", unit_job, 100_000, 3).advance(folds=3000)
-    assert sequence(timeline) == LinkedModel(machine, unit_job, 100_000, 3).run(3000)
 
 
 def test_kinds_of_device_may_be_mixed(unit_job):
