@@ -81,8 +81,8 @@ class Seen(dict[int, tuple[int, object]]):
         module: the module whose digest this is; its tensors are its state, see `digest_of_state`.
 
     Attributes:
-        variables: name and value of each global, closure, default and attribute of a class or
-            function that holds neither code nor a module, by `variable`.
+        variables: name and value of each global, closure and attribute of a class or function that
+            holds neither code nor a module, by `variable`.
     """
 
     def __init__(self, module: nn.Module | None = None) -> None:
@@ -96,9 +96,6 @@ class Seen(dict[int, tuple[int, object]]):
             self.variables[key] = name, value
         return key not in VARYING
 
-
-DEFAULT = "default "
-"""What the name of a default of a function begins with in `Seen.variables`."""
 
 VARYING: set[str] = set()
 """Names of globals, closures and attributes of classes that calls change, see `variable`: their
@@ -428,10 +425,6 @@ def _function(function: types.FunctionType, visited: Seen) -> Iterator[str]:
 
 def _names(function: types.FunctionType, visited: Seen) -> Iterator[str]:
     """Describe everything that a function refers to: defaults, closure and globals."""
-    defaults = *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()
-    for number, value in enumerate(defaults, 1):
-        label = f"{DEFAULT}{number} of {function.__name__}"
-        visited.is_identity(f"{DEFAULT}{variable(function, str(number))}", label, value)
     yield from _describe([function.__defaults__, function.__kwdefaults__], visited)
     for name, value in sorted(vars(function).items()):
         key, label = variable(function, name), f"{function.__name__}.{name}"

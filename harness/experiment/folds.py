@@ -388,8 +388,8 @@ class FoldTraining(Training[FoldExecutor]):
             return {**self.last_measured(), **times, **data, **self._progress(), **ended}, ""
         algorithm = type(self.config.algorithm).__name__
         stage = algorithm if moment.fold > 0 else "its initial parameters"
-        rows, unit = self.writer.rows(), self.problem.unit
-        return times, describe_divergence(stage, moment, rows, "dev_loss", self._rate, unit)
+        rows = self.writer.rows()
+        return times, describe_divergence(stage, moment, rows, "dev_loss", self._rate)
 
     def _progress(self) -> dict[str, float]:
         """Epochs and passes, and the share of the passes' rows that was trained on."""

@@ -331,12 +331,7 @@ class Moment:
 
 
 def describe_divergence(
-    stage: str,
-    moment: Moment,
-    rows: Sequence[MetricRow],
-    metric: str,
-    rate: float,
-    unit: str = "nats a frame",
+    stage: str, moment: Moment, rows: Sequence[MetricRow], metric: str, rate: float
 ) -> str:
     """Describe a divergence: stage, moment, last finite value of the criterion, learning rate.
 
@@ -344,29 +339,20 @@ def describe_divergence(
         stage: the stage in words.
         moment: time of the divergence.
         rows: all measurements of the run.
-        metric: ``"dev_loss"`` or ``"held_out_criterion"``; of several models the first is used.
+        metric: name of the criterion, without a candidate's.
         rate: the learning rate at that moment.
-        unit: unit of the criterion.
 
     Example:
         >>> row = {"name": "dev_loss/iterate", "value": 3.5, "fold": 40, "epoch": 0.1}
         >>> describe_divergence("AsyncSgd", Moment(1200, 0.25, 61.04), [row], "dev_loss", 0.02)
-        'in AsyncSgd at fold 1,200 (pass 0.25, 61.0 s): loss 3.5 nats a frame at fold 40, rate 0.02'
+        'in AsyncSgd at fold 1,200 (pass 0.25, 61.0 s): loss 3.5 at fold 40, rate 0.02'
     """
     at = f"in {stage} at fold {moment.fold:,} (pass {moment.passes:.3g}, {moment.time_s:,.1f} s)"
-    return f"{at}: {metric.rpartition('_')[2]} {_last(rows, metric, unit)}, rate {rate:.3g}"
-
-
-def _last(rows: Sequence[MetricRow], metric: str, unit: str) -> str:
-    """The last finite value of a metric with its fold, and the first value if it is another row."""
-    numbers = [row for row in rows if math.isfinite(row["value"])]
-    start = next((row for row in numbers if row["name"].partition("/")[0] == metric), None)
-    if start is None:
-        return "never a number"
-    end = [row for row in numbers if row["name"] == start["name"]][-1]
-    text = f"{_format_signed(end['value'])} {unit} at fold {int(end['fold']):,}"
-    return text if start is end else f"{text} ({_format_signed(start['value'])} at first)"
-
-
-def _format_signed(value: float) -> str:
-    return f"{'−' if value < 0 else ''}{abs(value):.3g}"
+    finite = [row for row in rows if math.isfinite(row["value"])]
+    values = [row for row in finite if row["name"].partition("/")[0] == metric]
+    last = (
+        f"{values[-1]['value']:.3g} at fold {int(values[-1]['fold']):,}"
+        if values
+        else "never a number"
+    )
+    return f"{at}: {metric.rpartition('_')[2]} {last}, rate {rate:.3g}"

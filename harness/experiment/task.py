@@ -86,12 +86,7 @@ class Problem(Opened, ABC):
     """An opened task that trains by folds: network, training data, and measurements of models.
 
     A subclass sets `network` and `pieces`, or computes them when they are first needed.
-
-    Attributes:
-        unit: what a loss is for, in words.
     """
-
-    unit: str = "a minibatch"
 
     @cached_property
     def network(self) -> Network:

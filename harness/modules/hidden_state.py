@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 from torch import nn
 
 from harness.base.errors import UserError
-from harness.experiment.digests import DEFAULT, PLAIN, Seen, attributes, digest_of_code
+from harness.experiment.digests import PLAIN, Seen, attributes, digest_of_code
 from harness.modules.network import copy_module
 
 NOT_STATE = frozenset(vars(nn.Module()))
@@ -79,22 +79,7 @@ def refuse_hidden_state(
             mistake = f"{name} changes from call to call, and is neither parameter nor buffer"
             shared = "simulated workers would share it, a resumed run would lose it"
             raise UserError(f"{mistake}: {shared}; allowed: {ADVICE[part.partition(':')[0]]}")
-    return {key for _, key in written if "." in key and not key.startswith((".", DEFAULT))}
-
-
-def find_made(maker: Any, module: nn.Module, make: Callable[[], object]) -> set[str]:
-    """What making a module anew changes of globals, closures and classes, as `digests` name it.
-
-    Args:
-        maker: the user's class or function.
-        module: what it has made.
-        make: calls it.
-    """
-    before = [_variables(part, module) for part in (module, maker)]
-    make()
-    after = [_variables(part, module) for part in (module, maker)]
-    pairs = zip(before, after, strict=True)
-    return {key for then, now in pairs for key in now if now[key] != then.get(key)}
+    return {key for _, key in written if "." in key and not key.startswith(".")}
 
 
 def _call_elsewhere(

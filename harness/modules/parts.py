@@ -35,7 +35,7 @@ from harness.judge.direction import BETTER, MORE
 from harness.modules.allowed import call_function
 from harness.modules.buffers import Rule
 from harness.modules.gradient_rules import NO_RULES, GradientRules
-from harness.modules.hidden_state import find_made, refuse_hidden_state
+from harness.modules.hidden_state import refuse_hidden_state
 from harness.modules.inspection import Inspection, inspect_module, is_batchable, try_metrics
 from harness.modules.network import (
     OWN_LOSS,
@@ -194,8 +194,6 @@ class ModuleParts(HasIdentity):
                     functions = {"loss": self.loss, **self.metrics}
                     copied = copy_module(module).to(device)
                     try_metrics(copied, functions, rows.x, rows.y, call, data=name)
-        if not isinstance(self.model, nn.Module):
-            varying |= find_made(self.model, module, partial(self._make, self.model, 0))
         for name in sorted(varying - VARYING):
             LOG.info(f"{name}: calls change it, so its value is no part of a run's identity")
         self._varying |= varying

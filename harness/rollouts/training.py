@@ -109,10 +109,7 @@ class RolloutTraining(Training[RolloutExecutor]):
 
     def _describe_divergence(self) -> str:
         stage, rows = type(self.config.task.loss).__name__, self.writer.rows()
-        unit = "of the held-out answers right"
-        return describe_divergence(
-            stage, self.moment(), rows, "score", self.config.schedule.rate, unit
-        )
+        return describe_divergence(stage, self.moment(), rows, "score", self.config.schedule.rate)
 
 
 def measure_rollouts(timeline: Timeline, recorded: Arrays) -> dict[str, float]:

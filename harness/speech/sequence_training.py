@@ -188,9 +188,8 @@ class SequenceTraining(Training[Streams]):
 
     def _describe_divergence(self) -> str:
         kind, rows = self.task.criterion.kind, self.writer.rows()
-        return describe_divergence(
-            CRITERIA[kind], self.moment(), rows, "held_out_criterion", self.rate, "nats a frame"
-        )
+        criterion = "held_out_criterion"
+        return describe_divergence(CRITERIA[kind], self.moment(), rows, criterion, self.rate)
 
 
 def has_collapsed(kind: str, start: float, value: float) -> bool:

@@ -186,8 +186,6 @@ class FramesProblem(Problem):
         store: store of pretraining runs; None if nothing is trained.
     """
 
-    unit = "nats a frame"
-
     def __init__(self, experiment: Experiment[Frames], corpus: Corpus, store: Store | None) -> None:
         self.experiment, self.corpus, self.store = experiment, corpus, store
 

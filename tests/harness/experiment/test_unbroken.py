@@ -18,7 +18,7 @@ from harness.algorithms.catalogue import (
     ModelAveraging,
     Momentum,
 )
-from harness.algorithms.schedules import Constant, Exponential, Halving, Search
+from harness.algorithms.schedules import Constant, Exponential, Halving
 from harness.base.errors import UserError
 from harness.experiment.experiment import Experiment, Stage
 from harness.experiment.run import run as execute
@@ -195,7 +195,6 @@ def test_a_pass_is_no_barrier(case, schedule):
     [
         ({}, False),
         ({"schedule": Halving(1e-6)}, True),
-        ({"schedule": Search(1e-6)}, True),
         ({"stages": (Stage(8, 8), Stage(4, 4))}, True),
     ],
     ids=repr,

@@ -151,4 +151,4 @@ def test_a_rate_that_is_too_large_ends_as_diverged(tmp_path):
     config = configured(problem_of("perceptron"), schedule=Constant(1e38))
     run = execute(config, Store(tmp_path), silent)
     assert run.status == "diverged"
-    assert "a minibatch" in run.note
+    assert "AsyncSgd at fold" in run.note

@@ -74,7 +74,7 @@ def test_a_rate_that_is_too_large_ends_as_diverged_with_the_time(configure, fini
     at = f"at fold {run.summary['folds']:,} (pass "
     assert run.note.startswith(f"in {run.config['algorithm']['is']} {at}")
     first = run.curve("dev_loss/iterate")[1][0]
-    assert f"loss {first:.3g} nats a frame at fold 0, rate 1e+38" in run.note
+    assert f"loss {first:.3g} at fold 0, rate 1e+38" in run.note
 
 
 def test_initial_parameters_that_are_no_numbers_are_told_as_such(configure, tmp_path, monkeypatch):

@@ -193,7 +193,7 @@ def test_a_criterion_that_collapsed_is_told_with_its_fold_its_value_and_its_rate
     assert done.note.startswith("in MMI at fold ")
     _, values, _ = done.curve("held_out_criterion")
     last = values[np.isfinite(values)][-1]
-    assert f"criterion −{abs(last):.3g} nats a frame at fold " in done.note
+    assert f"criterion {last:.3g} at fold " in done.note
     assert done.note.endswith("rate 1e+04")
 
 
