@@ -60,11 +60,11 @@ class Stage:
     """One stretch of training at one minibatch size; the last stage of a run repeats.
 
     Args:
-        minibatch: number of frames in a minibatch.
-        timed_minibatch: number of frames per minibatch whose time the cluster is charged for. A
+        minibatch: number of rows in a minibatch.
+        timed_minibatch: number of rows per minibatch whose time the cluster is charged for. A
             small corpus needs small minibatches for enough folds in a pass, while the timed
             cluster may compute larger ones.
-        share: share of the training utterances that is used, in (0, 1].
+        share: share of the training pieces that is used, in (0, 1].
     """
 
     minibatch: int = setting(at_least=1)
@@ -113,10 +113,10 @@ class Experiment(HasIdentity, Generic[AnyTask]):
             iterate), or only the one that would be deployed.
         shards: number of equal parts of the model, each with a server of its own. With more than
             one, workers wait for each other at every evaluation.
-        shuffling: order of training frames: ``"full"`` permutes all frames; ``"none"`` keeps the
-            order of utterances; ``"on the fly"`` takes one frame of each of several utterances,
-            in slots that all workers share; ``"in blocks"`` shuffles pieces, and frames within
-            each.
+        shuffling: order of training rows: ``"full"`` permutes all rows; ``"none"`` keeps the order
+            of pieces, such as utterances; ``"on the fly"`` takes one row of each of several
+            pieces, in slots that all workers share; ``"in blocks"`` shuffles pieces, and rows
+            within each.
 
     Raises:
         UserError: settings that do not go together.
@@ -342,7 +342,7 @@ class Experiment(HasIdentity, Generic[AnyTask]):
         return asks or not inside or self.stage(stage) != self.stage(stage - 1)
 
     def lay_out(self, stage: int, train: Pieces) -> Order | Partition:
-        """The frames of a stage in order, without the last ones if they do not fill a fold.
+        """The rows of a stage in order, without the last ones if they do not fill a fold.
 
         Raises:
             UserError: see `order`.

@@ -100,7 +100,7 @@ class Boundaries:
     def chunk_steps(self) -> int:
         """Minibatches in a chunk."""
         order = self.order
-        return max(1, round(self.config.chunk * int(order.frames.sum()) / order.minibatch))
+        return max(1, round(self.config.chunk * int(order.lengths.sum()) / order.minibatch))
 
     def is_chunk(self, step: int) -> bool:
         """Whether a chunk begins after ``step`` folds, and with it a search for its rate."""

@@ -74,7 +74,7 @@ class FoldExecutor(Executor, Protocol):
 
     @property
     def loss(self) -> float:
-        """Sum of the losses of all minibatches so far (of speech, in nats over frames)."""
+        """Sum of the losses of all minibatches so far."""
         ...
 
     def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:

@@ -180,7 +180,7 @@ class ServerStates(Saved):
 
 
 MinibatchOf = Callable[[Sequence[Key]], Minibatch]
-"""Function to the frames of several workers' local steps, each named by (worker, step)."""
+"""Function to the rows of several workers' local steps, each named by (worker, step)."""
 
 Reads = dict[tuple[int, bool], list[tuple[Key, int]]]
 """Contributions with their numbers of local steps, by the version read and whether the read came
@@ -220,7 +220,7 @@ class StaleReplay(Saved):
         algorithm: computes and folds contributions.
         network: the network to train.
         server: changed in place.
-        minibatch_of: gives the frames of local steps.
+        minibatch_of: gives the rows of local steps.
         slots: most contributions in flight at once.
         alone: compute each contribution by itself, in memory of its own, as a real worker does:
             the last bits of a matrix product depend on the size of the batch.
@@ -237,7 +237,7 @@ class StaleReplay(Saved):
         states: state of each worker's replica besides its parameters.
         checkpoints: states that a failing server may restore.
         batches: number of batches computed.
-        loss: of all computed contributions, summed over frames, in nats.
+        loss: of all computed contributions, summed over rows.
     """
 
     SAVED = (

@@ -63,7 +63,7 @@ class ShardedReplay(Saved):
         algorithm: computes and folds contributions.
         network: the network to train.
         server: changed in place.
-        minibatch_of: gives the frames of local steps.
+        minibatch_of: gives the rows of local steps.
         shards: number of shards.
         rates: learning rates of folds and local steps, from the rate of a segment; that of local
             steps is of the oldest version among the slices read.

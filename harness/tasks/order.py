@@ -1,11 +1,11 @@
 """Order of training data: minibatches stage by stage, and each worker's own part.
 
-Without rounds, all workers share one shuffled order of the stage's frames (`Order`).
+Without rounds, all workers share one shuffled order of the stage's rows (`Order`).
 
 In rounds, each worker has its own part of the data (`Partition`), as in paper 2's program:
-utterances in order of length go, one by one, to the worker with the fewest frames so far; each
-worker shuffles its frames again for every pass; a pass ends for all workers after as many rounds as
-the worker with the fewest frames can fill, and the remaining frames are dropped.
+pieces in order of length go, one by one, to the worker with the fewest rows so far; each
+worker shuffles its rows again for every pass; a pass ends for all workers after as many rounds as
+the worker with the fewest rows can fill, and the remaining rows are dropped.
 
 Examples that are not speech are dealt and shuffled in the same way, and none is dropped: rounds
 continue over the end of a pass (`ContinuousOrder`). If workers have different data (`Shares`), each
@@ -36,25 +36,25 @@ AnyOrder = TypeVar("AnyOrder", bound="Order | Partition | Shares")
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """The minibatches of one stage: its frames, shuffled.
+    """The minibatches of one stage: its rows, shuffled.
 
-    The last frames that do not fill a fold are left out of the stage.
+    The last rows that do not fill a fold are left out of the stage.
 
     Args:
         seed: the run's seed; ``stage`` numbers the stage, so that every pass differs.
-        start, frames: first row and length of each training utterance, ``[utterances]``.
-        minibatch: frames in a minibatch.
-        share: the share of the utterances used, in (0, 1].
+        start, lengths: first row and length of each training piece, ``[pieces]``.
+        minibatch: rows in a minibatch.
+        share: the share of the pieces used, in (0, 1].
         a_fold: minibatches that are handed out for a fold.
-        shuffling: ``"full"`` permutes all frames; ``"none"`` keeps the order of utterances;
-            ``"on the fly"`` takes one frame of each slot's utterance (`interleave_slots`);
-            ``"in blocks"`` shuffles pieces, and frames within each (`InBlocks`).
+        shuffling: ``"full"`` permutes all rows; ``"none"`` keeps the order of pieces;
+            ``"on the fly"`` takes one row of each slot's piece (`interleave_slots`);
+            ``"in blocks"`` shuffles pieces, and rows within each (`InBlocks`).
     """
 
     seed: int
     stage: int
     start: np.ndarray
-    frames: np.ndarray
+    lengths: np.ndarray
     minibatch: int
     share: float = 1.0
     a_fold: int = 1
@@ -68,33 +68,33 @@ class Order:
     @cached_property
     def folds(self) -> int:
         """Folds in the stage."""
-        slots = self.shuffling == "on the fly"  # leaves out the last frames, see `interleave_slots`
+        slots = self.shuffling == "on the fly"  # leaves out the last rows, see `interleave_slots`
         rows = len(self._shuffled) if slots else self.size
         return rows // (self.minibatch * self.a_fold)
 
     @property
     def size(self) -> int:
-        """Number of frames of the stage, including those that fill no fold."""
-        return int((self.frames if self.share == 1.0 else self.frames[self._subset]).sum())
+        """Number of rows of the stage, including those that fill no fold."""
+        return int((self.lengths if self.share == 1.0 else self.lengths[self._subset]).sum())
 
     def sequence(self, worker: int) -> np.ndarray | InBlocks:
         """The rows of the stage in the order of training, which all workers share."""
         return self._shuffled
 
     def rows(self, step: int) -> np.ndarray:
-        """The frames (row numbers, ``[B]``) of minibatch ``step``."""
+        """The row numbers (``[B]``) of minibatch ``step``."""
         begin = self.minibatch * step
         return self._shuffled[begin : begin + self.minibatch]
 
     def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
-        """The frames (``[W, B]``) of minibatches named by (worker, step); the worker is ignored."""
+        """The row numbers (``[W, B]``) of minibatches by (worker, step), whoever the worker is."""
         if len(keys) == 1:  # without a copy
             return self.rows(keys[0][1])[None]
         return np.stack([self.rows(step) for _, step in keys])
 
     @cached_property
     def _subset(self) -> np.ndarray:
-        """Indices of the utterances used."""
+        """Indices of the pieces used."""
         return draw_subset(self.seed, len(self.start), self.share)
 
     @cached_property
@@ -103,19 +103,19 @@ class Order:
         chosen = stream(self.seed, "utterance order", self.stage).permutation(self._subset)
         if self.shuffling == "in blocks":
             keys = (self.seed, "frame order", self.stage)
-            return InBlocks(self.start[chosen], self.frames[chosen], keys)
-        rows = row_numbers(self.start[chosen], self.frames[chosen])
+            return InBlocks(self.start[chosen], self.lengths[chosen], keys)
+        rows = row_numbers(self.start[chosen], self.lengths[chosen])
         if self.shuffling == "none":
             return rows
         if self.shuffling == "on the fly":
-            return rows[interleave_slots(self.frames[chosen], self.minibatch)]
+            return rows[interleave_slots(self.lengths[chosen], self.minibatch)]
         # The key 0 numbers the only piece; it stays, so that stored runs keep their order.
         return stream(self.seed, "frame order", self.stage, 0).permutation(rows)
 
 
-def draw_subset(seed: int, utterances: int, share: float) -> np.ndarray:
-    """Indices of a share of the utterances; 25% are the same 25% in every stage and pass."""
-    return stream(seed, "subset").permutation(utterances)[: max(1, round(share * utterances))]
+def draw_subset(seed: int, pieces: int, share: float) -> np.ndarray:
+    """Indices of a share of the pieces; 25% are the same 25% in every stage and pass."""
+    return stream(seed, "subset").permutation(pieces)[: max(1, round(share * pieces))]
 
 
 class InBlocks:
@@ -124,15 +124,15 @@ class InBlocks:
     Only the rows of the pieces that a slice touches are computed.
 
     Args:
-        start, frames: first row and length of each piece, in the order of training.
+        start, lengths: first row and length of each piece, in the order of training.
         named: seed, purpose and keys of the random stream; each piece appends its position.
     """
 
     def __init__(
-        self, start: np.ndarray, frames: np.ndarray, keys: tuple[int, str, *tuple[int, ...]]
+        self, start: np.ndarray, lengths: np.ndarray, keys: tuple[int, str, *tuple[int, ...]]
     ) -> None:
-        self._start, self._frames, self._named = start, frames, keys
-        self._ends = np.cumsum(frames)
+        self._start, self._lengths, self._named = start, lengths, keys
+        self._ends = np.cumsum(lengths)
         self._rows = lru_cache(maxsize=2)(self._piece)
 
     def __len__(self) -> int:
@@ -142,33 +142,33 @@ class InBlocks:
         start, stop, _ = rows.indices(len(self))
         begin, end = np.searchsorted(self._ends, [start, stop - 1], side="right").tolist()
         pieces = [self._rows(k) for k in range(begin, end + 1)]
-        before = int(self._ends[begin] - self._frames[begin])
+        before = int(self._ends[begin] - self._lengths[begin])
         return np.concatenate(pieces)[start - before : stop - before]
 
     def _piece(self, place: int) -> np.ndarray:
-        start, length = int(self._start[place]), int(self._frames[place])
+        start, length = int(self._start[place]), int(self._lengths[place])
         return start + stream(*self._named, place).permutation(length)
 
 
-def row_numbers(start: np.ndarray, frames: np.ndarray) -> np.ndarray:
-    """Row numbers of utterances, concatenated."""
-    before = np.cumsum(frames) - frames
-    return np.arange(int(frames.sum())) + np.repeat(start - before, frames)
+def row_numbers(start: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Row numbers of pieces, concatenated."""
+    before = np.cumsum(lengths) - lengths
+    return np.arange(int(lengths.sum())) + np.repeat(start - before, lengths)
 
 
-def interleave_slots(frames: np.ndarray, slots: int) -> np.ndarray:
-    """Paper 3's on-the-fly shuffling (section 3.1), of frames that need no decoding.
+def interleave_slots(lengths: np.ndarray, slots: int) -> np.ndarray:
+    """Shuffling on the fly (Heigold et al. 2014, section 3.1).
 
-    Each slot holds an utterance and gives one frame to every minibatch; a slot that has run out
-    takes the next utterance, lower slots first. When a slot has run out and no utterance is left,
-    the remaining frames of the others are dropped.
+    Each slot holds a piece and gives one row to every minibatch; a slot that has run out
+    takes the next piece, lower slots first. When a slot has run out and no piece is left,
+    the remaining rows of the others are dropped.
 
     Args:
-        frames: length of each utterance, in the order they are taken.
-        slots: number of slots, the frames of a minibatch.
+        lengths: length of each piece, in the order they are taken.
+        slots: number of slots, the rows of a minibatch.
 
     Returns:
-        Positions in the concatenated utterances, int64, minibatch after minibatch.
+        Positions in the concatenated pieces, int64, minibatch after minibatch.
 
     Example:
         >>> interleave_slots(np.array([3, 1, 2]), slots=2).reshape(-1, 2).tolist()
@@ -177,7 +177,7 @@ def interleave_slots(frames: np.ndarray, slots: int) -> np.ndarray:
     free = [(0, slot) for slot in range(slots)]
     pieces: list[list[np.ndarray]] = [[] for _ in free]
     begin = 0
-    for length in map(int, frames):
+    for length in map(int, lengths):
         steps, slot = free[0]
         pieces[slot].append(np.arange(begin, begin + length))
         heapreplace(free, (steps + length, slot))
@@ -192,12 +192,12 @@ class Partition:
 
     Args:
         seed: the run's seed; ``stage`` numbers the pass, so that every pass differs.
-        start, frames: first row and length of each training utterance, ``[utterances]``.
+        start, lengths: first row and length of each training piece, ``[pieces]``.
         workers: number of workers that share them.
-        minibatch: frames in a minibatch.
+        minibatch: rows in a minibatch.
         every: minibatches of a worker in a round.
-        share: the share of the utterances used, in (0, 1].
-        shuffling: of a worker's frames: ``"full"``, or ``"in blocks"`` within each piece.
+        share: the share of the pieces used, in (0, 1].
+        shuffling: of a worker's rows: ``"full"``, or ``"in blocks"`` within each piece.
         unit: the word for frames in messages.
 
     Raises:
@@ -207,7 +207,7 @@ class Partition:
     seed: int
     stage: int
     start: np.ndarray
-    frames: np.ndarray
+    lengths: np.ndarray
     workers: int
     minibatch: int
     every: int
@@ -227,7 +227,7 @@ class Partition:
 
     @property
     def size(self) -> int:
-        """Number of frames of the pass, including those that fill no round."""
+        """Number of rows of the pass, including those that fill no round."""
         return sum(self._sizes)
 
     @property
@@ -241,7 +241,7 @@ class Partition:
         return self.folds * self.every
 
     def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
-        """The frames (row numbers, ``[W, B]``) of minibatches named by (worker, step)."""
+        """The row numbers (``[W, B]``) of minibatches named by (worker, step)."""
         size = self.minibatch
         at = [(worker, size * step) for worker, step in keys]
         return np.stack([self._shuffled[worker][begin : begin + size] for worker, begin in at])
@@ -252,28 +252,26 @@ class Partition:
 
     @property
     def _sizes(self) -> list[int]:
-        """Number of frames of each worker."""
-        return [int(self.frames[utterances].sum()) for utterances in self._owned]
+        """Number of rows of each worker."""
+        return [int(self.lengths[pieces].sum()) for pieces in self._owned]
 
     @cached_property
     def _owned(self) -> list[np.ndarray]:
-        """The utterances of each worker."""
+        """The pieces of each worker."""
         subset = draw_subset(self.seed, len(self.start), self.share)
-        return balance_utterances(self.frames, np.sort(subset), self.workers)
+        return balance_pieces(self.lengths, np.sort(subset), self.workers)
 
     @cached_property
     def _shuffled(self) -> list[np.ndarray | InBlocks]:
-        """Each worker's frames of this pass in the order of training."""
-        return [self._order_of(worker, utterances) for worker, utterances in enumerate(self._owned)]
+        """Each worker's rows of this pass in the order of training."""
+        return [self._order_of(worker, pieces) for worker, pieces in enumerate(self._owned)]
 
-    def _order_of(self, worker: int, utterances: np.ndarray) -> np.ndarray | InBlocks:
+    def _order_of(self, worker: int, pieces: np.ndarray) -> np.ndarray | InBlocks:
         if self.shuffling == "in blocks":
-            chosen = stream(self.seed, "pieces of a worker", self.stage, worker).permutation(
-                utterances
-            )
+            chosen = stream(self.seed, "pieces of a worker", self.stage, worker).permutation(pieces)
             keys = (self.seed, "frames of a worker", self.stage, worker)
-            return InBlocks(self.start[chosen], self.frames[chosen], keys)
-        rows = row_numbers(self.start[utterances], self.frames[utterances])
+            return InBlocks(self.start[chosen], self.lengths[chosen], keys)
+        rows = row_numbers(self.start[pieces], self.lengths[pieces])
         return stream(self.seed, "frames of a worker", self.stage, worker).permutation(rows)
 
 
@@ -293,18 +291,18 @@ class OfStages(Generic[AnyOrder]):
         self._stage(self.stage)  # fails here if the data fill no fold
 
     @property
-    def frames(self) -> np.ndarray:
-        """Rows of each training utterance; of examples, ones."""
-        return self._stage(self.stage).frames
+    def lengths(self) -> np.ndarray:
+        """Rows of each training piece; of examples, ones."""
+        return self._stage(self.stage).lengths
 
     @property
     def minibatch(self) -> int:
-        """Frames in a minibatch."""
+        """Rows in a minibatch."""
         return self._stage(self.stage).minibatch
 
     @property
     def size(self) -> int:
-        """Number of frames of the stage, including those that fill no fold."""
+        """Number of rows of the stage, including those that fill no fold."""
         return self._stage(self.stage).size
 
     @cached_property
@@ -345,7 +343,7 @@ class Consecutive(OfStages[Order | Partition]):
         return folds
 
     def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
-        """The frames (``[W, B]``) of minibatches named by (worker, step)."""
+        """The row numbers (``[W, B]``) of minibatches named by (worker, step)."""
         places = [self._find(step) for _, step in keys]
         rows = [
             self._stage(stage).rows_of([(worker, step)])
@@ -389,7 +387,7 @@ class Shares:
     minibatch: int
 
     @property
-    def frames(self) -> np.ndarray:
+    def lengths(self) -> np.ndarray:
         """Rows of each example: one."""
         return np.ones(self.size, np.int64)
 
@@ -507,29 +505,29 @@ Laid = Consecutive | ContinuousOrder
 """The minibatches of one stage in their order."""
 
 
-def balance_utterances(frames: np.ndarray, chosen: np.ndarray, workers: int) -> list[np.ndarray]:
-    """Hand utterances out, the longest first, each to the worker with the fewest frames so far.
+def balance_pieces(lengths: np.ndarray, chosen: np.ndarray, workers: int) -> list[np.ndarray]:
+    """Hand pieces out, the longest first, each to the worker with the fewest rows so far.
 
     Args:
-        frames: length of every utterance.
-        chosen: indices of the utterances to hand out.
-        workers: number of workers; of equally loaded ones the first gets the next utterance.
+        lengths: length of every piece.
+        chosen: indices of the pieces to hand out.
+        workers: number of workers; of equally loaded ones the first gets the next piece.
 
     Returns:
-        The utterances of each worker, in the order they were handed out.
+        The pieces of each worker, in the order they were handed out.
 
     Example:
-        >>> [own.tolist() for own in balance_utterances(np.array([5, 3, 1]), np.arange(3), 2)]
+        >>> [own.tolist() for own in balance_pieces(np.array([5, 3, 1]), np.arange(3), 2)]
         [[0], [1, 2]]
     """
-    longest_first = chosen[np.argsort(-frames[chosen], kind="stable")]
+    longest_first = chosen[np.argsort(-lengths[chosen], kind="stable")]
     least = [(0, worker) for worker in range(workers)]
     dealt: list[list[int]] = [[] for _ in range(workers)]
-    for utterance in longest_first.tolist():
+    for piece in longest_first.tolist():
         has, worker = least[0]
-        dealt[worker].append(utterance)
-        heapreplace(least, (has + int(frames[utterance]), worker))
-    return [np.array(utterances, dtype=np.int64) for utterances in dealt]
+        dealt[worker].append(piece)
+        heapreplace(least, (has + int(lengths[piece]), worker))
+    return [np.array(pieces, dtype=np.int64) for pieces in dealt]
 
 
 class Examples(Protocol):

@@ -8,7 +8,7 @@ from harness.base.seeds import stream
 from harness.experiment.experiment import Stage
 from harness.simulator import Averaging
 from harness.speech.frames import FramesOnDevice
-from harness.tasks.order import Order, Partition, balance_utterances, row_numbers
+from harness.tasks.order import Order, Partition, balance_pieces, row_numbers
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_in_rounds_each_worker_trains_on_its_own_part(configure, corpus):
     )
     minibatches, train = config.task.open(config).minibatches(config), corpus.split("train")
     assert isinstance(config.lay_out(0, train), Partition)
-    own = balance_utterances(train.frames, np.arange(len(train)), 3)
+    own = balance_pieces(train.frames, np.arange(len(train)), 3)
     for stage, before in ((0, 0), (1, 40)):
         minibatches.begin(stage, before)
         for worker in range(3):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UserError
-from harness.tasks.order import Partition, balance_utterances, row_numbers
+from harness.tasks.order import Partition, balance_pieces, row_numbers
 
 FRAMES = np.array([7, 3, 9, 4, 6, 5, 8, 2])
 START = np.cumsum(FRAMES) - FRAMES
@@ -10,7 +10,7 @@ START = np.cumsum(FRAMES) - FRAMES
 
 def shards(**choices) -> Partition:
     standard = {"workers": 3, "minibatch": 2, "every": 2, "stage": 0}
-    return Partition(seed=5, start=START, frames=FRAMES, **{**standard, **choices})
+    return Partition(seed=5, start=START, lengths=FRAMES, **{**standard, **choices})
 
 
 def seen(part: Partition, worker: int) -> list[int]:
@@ -19,7 +19,7 @@ def seen(part: Partition, worker: int) -> list[int]:
 
 
 def test_utterances_go_longest_first_to_the_worker_with_the_fewest_frames():
-    dealt = balance_utterances(FRAMES, np.arange(8), 3)
+    dealt = balance_pieces(FRAMES, np.arange(8), 3)
     assert [own.tolist() for own in dealt] == [[2, 3, 1], [6, 5, 7], [0, 4]]
 
 
@@ -31,7 +31,7 @@ def test_rows_of_utterances_follow_each_other():
 
 def test_all_stop_after_the_rounds_that_the_smallest_part_fills():
     part = shards()
-    assert [sum(FRAMES[own]) for own in balance_utterances(FRAMES, np.arange(8), 3)] == [16, 15, 13]
+    assert [sum(FRAMES[own]) for own in balance_pieces(FRAMES, np.arange(8), 3)] == [16, 15, 13]
     assert (part.folds, part.steps) == (3, 6)
 
 
@@ -39,7 +39,7 @@ def test_nobody_sees_a_frame_twice_in_a_pass_or_one_of_another():
     part = shards()
     frames = [seen(part, worker) for worker in range(3)]
     assert all(len(set(own)) == 12 for own in frames)
-    for own, utterances in zip(frames, balance_utterances(FRAMES, np.arange(8), 3), strict=True):
+    for own, utterances in zip(frames, balance_pieces(FRAMES, np.arange(8), 3), strict=True):
         assert set(own) <= set(row_numbers(START[utterances], FRAMES[utterances]).tolist())
 
 
