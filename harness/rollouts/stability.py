@@ -24,9 +24,6 @@ from harness.store import Run, RunWriter, Store
 APART = 5 << 40
 """Number of the first prompt of a probe; training has those before, from 0."""
 
-MEANS = ("clipped_positive", "clipped_negative", "staleness", "kl", "effective_sample_size")
-"""Figures of updates whose means until the end are kept."""
-
 
 @dataclass(frozen=True)
 class StabilityConfig(Configuration):
@@ -63,9 +60,9 @@ class StabilityConfig(Configuration):
 
         ``reward`` is logged at each probe. The summary has ``reward_before`` and the last
         ``reward``, the ``updates`` done, ``stable``, 1 or 0, ``collapse`` if it is not, which is
-        then the same number as ``updates``, and means over the updates: ``clipped`` is the share of
-        tokens without a gradient because of the loss's clip, a mean of those with positive and with
-        negative advantages.
+        then the same number as ``updates``, and ``clipped``, the mean over updates of the share of
+        tokens without a gradient because of the loss's clip: of those with positive and of those
+        with negative advantages.
         """
 
         def execute(writer: RunWriter) -> None:
@@ -102,9 +99,8 @@ def _train(
             reward = probe(done)
             has_collapsed = reward <= config.share * before or not is_finite
             watch(Progress(writer.hash, done / updates, 1.0, f"reward {reward:.3f}"))
-    summary = {name: _mean(figures, name) for name in MEANS}
-    clipped = (summary.pop("clipped_positive") + summary.pop("clipped_negative")) / 2.0
-    summary |= {"reward_before": before, "reward": reward, "updates": done, "clipped": clipped}
+    clipped = (_mean(figures, "clipped_positive") + _mean(figures, "clipped_negative")) / 2.0
+    summary = {"reward_before": before, "reward": reward, "updates": done, "clipped": clipped}
     return summary | ({"stable": 0, "collapse": done} if has_collapsed else {"stable": 1})
 
 

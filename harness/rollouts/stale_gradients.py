@@ -67,10 +67,8 @@ class StaleGradientConfig(Configuration):
     def execute(self, store: Store, watch: Watch) -> Run:
         """See `Configuration`.
 
-        The summary has unbiased estimates of squared norms, each a mean over versions, which may be
-        negative: of the fresh gradient, ``square``, and of the bias, ``bias_square/S``.
-        ``weights/S`` is the effective share of the weighted groups, ``clipped/S`` the share of
-        tokens without a gradient because of the loss's clip.
+        The summary has unbiased estimates of the bias's squared norm, ``bias_square/S``, each a
+        mean over versions, which may be negative.
         """
 
         def execute(writer: RunWriter) -> None:
@@ -100,14 +98,10 @@ class GradientComparison(NamedTuple):
     Attributes:
         fresh: of the loss on the fresh rollouts ``[P]``.
         difference: of the loss on stale rollouts, less that ``[K, P]``.
-        weights: ratios of the probabilities of each group ``[K, groups]``.
-        clip_shares: share of tokens without a gradient ``[K]``.
     """
 
     fresh: Tensor
     difference: Tensor
-    weights: Tensor
-    clip_shares: Tensor
 
 
 def compare_gradients(
@@ -141,29 +135,24 @@ def compare_gradients(
     owner = torch.arange(len(counts), device=scored.device).repeat_interleave(counts)
     advantages = group_advantages(groups.rewards).flatten().to(scored.device).float()[owner]
     size = groups.rewards.shape[1]
-    slopes_fresh, _ = _slopes(loss, scored, scored.detach(), advantages)
-    coefficients, ratios, cuts = [slopes_fresh], list[Tensor](), list[Tensor]()
+    slopes_fresh = _slopes(loss, scored, scored.detach(), advantages)
+    coefficients = [slopes_fresh]
     for behaviour in scores:
         logs = torch.zeros(len(counts) // size, dtype=torch.float64, device=scored.device)
         logs.index_add_(0, owner // size, (behaviour - scored.detach()).double())
-        slopes, cut = _slopes(loss, scored, behaviour, advantages)
-        ratios.append(logs.exp())
-        cuts.append(cut)
-        coefficients.append(ratios[-1].float()[owner // size] * slopes - slopes_fresh)
+        slopes = _slopes(loss, scored, behaviour, advantages)
+        coefficients.append(logs.exp().float()[owner // size] * slopes - slopes_fresh)
     gradients = [_pull(weights, scored, vector) / len(counts) for vector in coefficients]
-    shares = torch.stack(ratios).cpu(), torch.stack(cuts).cpu()
-    return GradientComparison(gradients[0], torch.stack(gradients[1:]), *shares)
+    return GradientComparison(gradients[0], torch.stack(gradients[1:]))
 
 
-def _slopes(
-    loss: Loss, scored: Tensor, behaviour: Tensor, advantages: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Derivatives ``[N]`` of the loss by the logarithms ``scored [N]``, and the share cut off."""
+def _slopes(loss: Loss, scored: Tensor, behaviour: Tensor, advantages: Tensor) -> Tensor:
+    """Derivatives ``[N]`` of the loss by the logarithms ``scored [N]``."""
     leaf = scored.detach().requires_grad_()
     tokens = TokenProbabilities(leaf, behaviour, scored.detach(), advantages)
     cast(Any, loss.terms(tokens).sum()).backward()
     assert leaf.grad is not None
-    return leaf.grad, loss.is_cut(tokens).double().mean()
+    return leaf.grad
 
 
 def _pull(weights: Weights, scored: Tensor, coefficients: Tensor) -> Tensor:
@@ -196,8 +185,7 @@ def _measure(config: StaleGradientConfig, start: Tensor) -> dict[str, float]:
     while len(models) <= max(config.versions):
         executor.advance()
         models.append(executor.server.model.clone())
-    norm, squares = list[float](), list[list[float]]()
-    weights, cuts = list[Tensor](), list[Tensor]()
+    squares = list[list[float]]()
     for version in config.versions:
         behaviours = [models[version - staleness] for staleness in config.stalenesses]
         rows = [
@@ -208,20 +196,11 @@ def _measure(config: StaleGradientConfig, start: Tensor) -> dict[str, float]:
             )
             for block in range(config.blocks)
         ]  # fmt: skip
-        norm.append(estimate_square_norm(torch.stack([row.fresh for row in rows])))
         differences = torch.stack([row.difference for row in rows], 1)
         squares.append([estimate_square_norm(row) for row in differences])
-        weights += [row.weights for row in rows]
-        cuts += [row.clip_shares for row in rows]
-    every = torch.cat(weights, 1)
-    shares = every.sum(1).square() / (every.shape[1] * every.square().sum(1))
-    cut = torch.stack(cuts).mean(0)
-    summary = {"square": float(np.mean(norm))}
-    for k, staleness in enumerate(config.stalenesses):
-        summary[f"bias_square/{staleness}"] = float(np.mean([row[k] for row in squares]))
-        summary[f"weights/{staleness}"] = float(shares[k])
-        summary[f"clipped/{staleness}"] = float(cut[k])
-    return summary
+    means = np.mean(squares, axis=0).tolist()
+    pairs = zip(config.stalenesses, means, strict=True)
+    return {f"bias_square/{staleness}": mean for staleness, mean in pairs}
 
 
 def _sample(

@@ -91,7 +91,7 @@ def test_the_mean_difference_over_all_groups_is_the_bias(clip):
     model = weights.vector + 0.3 * torch.randn(len(weights.vector), generator=random)
     behaviour = model + 0.02 * torch.randn(len(model), generator=random)
     stale, fresh = (naive_mean_gradient(weights, model, b, clip) for b in (behaviour, model))
-    found, total = torch.zeros_like(stale), 0.0
+    found = torch.zeros_like(stale)
     prompt = np.array([PROMPT])
     for pair in product(ANSWERS, ANSWERS):
         with torch.no_grad():
@@ -102,8 +102,6 @@ def test_the_mean_difference_over_all_groups_is_the_bias(clip):
         compared = compare_gradients(weights, Naive(clip), groups, model, [behaviour, model])
         assert not compared.difference[1].any()  # nothing is stale
         found += chance * compared.difference[0]
-        total += chance * float(compared.weights[0, 0])
-    assert total == pytest.approx(1.0, abs=1e-5)
     bias = stale - fresh
     assert float((found - bias).norm()) < 1e-3 * float(bias.norm())
 
@@ -139,11 +137,7 @@ def test_a_squared_norm_is_the_mean_product_of_different_blocks():
 def test_a_measurement_is_kept_and_has_a_bias_for_each_staleness(training, tmp_path):
     asked = StaleGradientConfig(training, (1, 4), (4,), 4, 4)
     run = execute(asked, Store(tmp_path), silent)
-    assert run.summary.keys() == {
-        "square",
-        *(f"{name}/{age}" for name in ("bias_square", "weights", "clipped") for age in (1, 4)),
-    }  # fmt: skip
-    assert 0.0 < run.summary["weights/4"] < run.summary["weights/1"] <= 1.0
+    assert run.summary.keys() == {"bias_square/1", "bias_square/4"}
     assert execute(asked, Store(tmp_path), silent).hash == run.hash
 
 
