@@ -31,20 +31,6 @@ FIGURES = {
     "simulated seconds": "virtual_s",
 }
 """Rows of the printed table below the scores, and figures of a run's summary."""
-SHARES = frozenset(
-    {"thrown_away", "uneven", "effective_sample_size", "clipped_positive", "clipped_negative"}
-)
-"""Figures between 0 and 1."""
-MEAN_REWARDS = frozenset(
-    {"score", "score_before", "reward", "trained_reward", "thrown_reward", "dev_error"}
-)
-"""Figures between 0 and 1 if rewards are."""
-POSITIVE = frozenset(
-    {"staleness", "staleness_tokens", "staleness_rollouts", "staleness_most", "tokens_per_s"}
-    | {"virtual_s", "tokens", "trained_tokens", "thrown_tokens", "answer_tokens"}
-    | {"gradient_norm", "kl", "entropy"}
-)
-"""Figures that are not negative."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +52,9 @@ class RolloutResult:
         does not fall below 0. Scores count as shares if every reward lay between 0 and 1.
 
         Args:
-            figure: its name, such as ``"score"`` or ``"staleness_tokens"``; ``"thrown_away/3"`` is
-                the share of rollouts of difficulty 3 that were thrown away.
+            figure: its name, such as ``"score"``, ``"score_before"`` training or
+                ``"staleness_tokens"``; ``"thrown_away/3"`` is the share of rollouts of difficulty 3
+                that were thrown away.
 
         Raises:
             UserError: no run has it.
@@ -79,9 +66,10 @@ class RolloutResult:
         kind, _, difficulty = figure.partition("/")
         if not all(map(math.isfinite, values)):  # of a run that diverged
             return mean_ci(values)
-        if kind in SHARES or (kind in MEAN_REWARDS and self._rewards_are_shares):
-            return share_ci(values, self._weigh(kind, difficulty))
-        return positive_ci(values) if kind in POSITIVE else mean_ci(values)
+        is_score = kind.startswith("score")
+        if kind == "thrown_away" or (is_score and self._rewards_are_shares):
+            return share_ci(values, self._weigh(difficulty) if is_score else 0.0)
+        return positive_ci(values) if kind in FIGURES.values() else mean_ci(values)
 
     @cached_property
     def _figures(self) -> list[dict[str, Any]]:
@@ -95,24 +83,12 @@ class RolloutResult:
         rewards = every[~np.isnan(every)]
         return bool(((rewards >= 0.0) & (rewards <= 1.0)).all())
 
-    def _weigh(self, kind: str, difficulty: str) -> float:
-        """The share of one held-out problem in a score; 0 for another figure."""
-        if not kind.startswith("score"):
-            return 0.0
+    def _weigh(self, difficulty: str) -> float:
+        """The share of one held-out problem in a score."""
         task = self.config.task
         problems = task.problems.held_out(task.held_out)
         same = [problem for problem in problems if difficulty in ("", str(problem.difficulty))]
         return 1.0 / len(same)
-
-    @property
-    def score(self) -> Interval:
-        """Mean reward of greedy answers to the held-out prompts after training."""
-        return self.interval("score")
-
-    @property
-    def before(self) -> Interval:
-        """The score before training."""
-        return self.interval("score_before")
 
     def model(self, seed: int | None = None) -> nn.Module:
         """The trained policy of a seed, by default of the first one.
@@ -128,14 +104,6 @@ class RolloutResult:
         sizes = task.problems.vocabulary, task.problems.context
         policy = task.policy.make(*sizes, task.start.seed)
         return Weights(policy).load(torch.as_tensor(runs[0].model))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Every figure's mean and interval as JSON values, and the hashes of the runs."""
-        names = dict.fromkeys(name for summary in self._figures for name in summary)
-        numbers = [n for n in names if all(_is_number(summary.get(n)) for summary in self._figures)]
-        rows = {name: self.interval(name) for name in numbers}
-        figures = {name: {"mean": i.estimate, "ci95": _ends(i)} for name, i in rows.items()}
-        return {"figures": figures, "runs": [run.hash for run in self.runs]}
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -165,11 +133,3 @@ class RolloutResult:
         parts = {name for name in every if name.startswith(f"{kind}/")}
         names = sorted(parts, key=lambda name: int(name.partition("/")[2]))
         return names if len(names) > 1 else []
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _ends(interval: Interval) -> list[float] | None:
-    return [interval.low, interval.high] if math.isfinite(interval.high - interval.low) else None

@@ -402,11 +402,6 @@ class ModuleProblem(Problem):
         """See `Problem`."""
         return self._upload(self.parts.train)
 
-    @cached_property
-    def like(self) -> Tensor:
-        """See `Problem`."""
-        return torch.zeros_like(self.parts.initial(self.experiment.seed), device="cpu")
-
     def initial(self) -> Tensor:
         """See `Problem`."""
         return self._start

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -200,15 +199,9 @@ class Grid:
 
 def _describe_edge(method: Method, workers: int, search: RateChoice) -> str:
     """A line about a rate at the end of the ladder that was climbed."""
-    if all(math.inf in errors for errors in search.tried.values()):
-        reason = "none ends with a finite error"
-    elif search.best >= max(search.tried):
-        reason = "the best is the largest: a larger one may be better"
-    else:
-        reason = "no smaller one is worse: training may not depend on it"
     tried = f"{len(search.tried)} rates from {min(search.tried):.3g} to {max(search.tried):.3g}"
     crew = format_count(workers, "worker")
-    return f"{method.label}, {crew}: of {tried} {reason} (guess= is the first)"
+    return f"{method.label}, {crew}: the best of {tried} is at their edge (guess= is the first)"
 
 
 def scale_linearly(rate: float, algorithm: Algorithm, workers: int, then: int) -> float:
