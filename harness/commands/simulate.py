@@ -1,13 +1,9 @@
-"""`lagbench simulate`: timing of a cluster as a table, JSON or a trace.
-
-A simulation that is estimated to need more memory than is available is rejected.
-"""
+"""`lagbench simulate`: timing of a cluster as a table, JSON or a trace."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -18,7 +14,6 @@ from harness.base.errors import EXIT_DONE, UserError
 from harness.base.files import cluster_file, describe_choices
 from harness.base.log import say
 from harness.base.reads import Reads, watch
-from harness.base.settings import format_quantity
 from harness.cli import Parser
 from harness.commands import protocols
 from harness.commands.outputs import check_outputs
@@ -39,7 +34,6 @@ from harness.simulator.foresight import (
     describe_doubts,
     describe_idle,
     describe_repeats,
-    estimate_bytes,
     load_bundled,
 )
 from harness.simulator.protocols.contract import TimingProtocol
@@ -108,8 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Simulate every row of every point, print the table, and write the requested files."""
     _check_options(arguments)
     jobs = [_job(arguments, point) for point in points(arguments.cluster, arguments.sweep)]
-    for point, _, counts in jobs:
-        _check_memory(arguments, point, counts)
+    for _, _, counts in jobs:
+        _check_folds(arguments, max(counts))
     timings: list[Timing] = []
 
     row: Row | None = None  # timelines are large: only the last is kept
@@ -142,16 +136,14 @@ def _print(arguments: argparse.Namespace, timings: Sequence[Timing], row: Row) -
     print(*lines, sep="\n", file=sys.stderr if is_taken else sys.stdout)
 
 
-def _check_memory(arguments: argparse.Namespace, point: Point, counts: list[int]) -> None:
-    """Refuse a worker count of a cluster that needs more memory than is available.
-
-    Raises:
-        UserError: there is one.
-    """
-    protocol = protocols.protocol(arguments)
-    for count in counts:
-        size = estimate_bytes(point.cluster, protocol, count, arguments.folds)
-        refuse_beyond_memory(f"{count} workers", size)
+def _check_folds(arguments: argparse.Namespace, workers: int) -> None:
+    """Refuse folds of more contributions than a timeline in memory may have."""
+    handing = protocols.protocol(arguments).handing(workers)
+    most = MOST_FOLDS // (workers if handing is not None and handing.rounds else 1)
+    if (arguments.folds or 0) > most:
+        raise UserError(
+            f"--folds: {arguments.folds} of {workers} workers is not allowed; allowed: up to {most}"
+        )
 
 
 @contextmanager
@@ -231,47 +223,3 @@ def layer_sizes(text: str) -> list[int]:
         allowed = "sizes of at least two layers, e.g. 429-2048x7-10217"
         raise argparse.ArgumentTypeError(f"{text[:60]!r} is not allowed; allowed: {allowed}")
     return sizes
-
-
-SPARE = 0.05
-"""Share of the available memory that is left to other processes."""
-
-CGROUP = Path("/sys/fs/cgroup")
-
-
-def available_bytes() -> float:
-    """Bytes of memory available to this process on Linux; infinity on other systems.
-
-    The smaller of the machine's and the control group's, less a `SPARE`.
-    """
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return float("inf")
-    sizes = dict(line.split(":", 1) for line in lines)
-    free = 1024.0 * int(sizes["MemAvailable"].split()[0])
-    return (1.0 - SPARE) * min(free, _cgroup_available_bytes())
-
-
-def _cgroup_available_bytes() -> float:
-    """Bytes that the limit of the control group leaves; infinity without a limit."""
-    try:
-        most = (CGROUP / "memory.max").read_text().strip()
-        used = int((CGROUP / "memory.current").read_text())
-        cached = re.search(r"^inactive_file (\d+)$", (CGROUP / "memory.stat").read_text(), re.M)
-    except (OSError, ValueError):
-        return float("inf")
-    return float("inf") if most == "max" else int(most) - used + int(cached[1] if cached else 0)
-
-
-def refuse_beyond_memory(work: str, size: float) -> None:
-    """Reject work whose estimated memory exceeds the available memory.
-
-    Raises:
-        UserError: names the work, its estimate and the available memory.
-    """
-    if size > available_bytes():
-        raise UserError(
-            f"{work}: needs about {format_quantity(size, 'B')} of memory; allowed: what there is,"
-            f" {format_quantity(available_bytes(), 'B')}"
-        )

@@ -1,4 +1,4 @@
-"""Before a simulation: an estimate of its memory, and notes on the cluster."""
+"""Notes on a cluster before a simulation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from harness.base.errors import UserError
 from harness.base.files import find_bundled
 from harness.base.settings import load_toml
 from harness.simulator.cluster import LAUNCH_S, LEAST_STEP_S, Cluster, Workload, load_cluster
-from harness.simulator.protocols.contract import TimingProtocol
 
 REMARKS = ("name", "source", "peak_flops_per_s")
 """Keys of a cluster file that are for its reader."""
@@ -57,16 +56,3 @@ def load_bundled(name: str) -> Cluster | None:
             if load_toml(path).get("name") == name:
                 return load_cluster(path)
     return None
-
-
-KEPT_BYTES = 500.0
-"""Bytes of a contribution in a timeline in memory: measured, 200 to 590."""
-
-
-def estimate_bytes(
-    cluster: Cluster, protocol: TimingProtocol, workers: int, folds: int | None
-) -> float:
-    """Bytes of memory that a simulation takes; without a number of folds, before the first one."""
-    handing = protocol.handing(workers)
-    a_fold = workers if handing is not None and handing.rounds else 1
-    return protocol.memory_bytes(cluster, workers) + (folds or 0) * a_fold * KEPT_BYTES

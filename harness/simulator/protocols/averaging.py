@@ -42,7 +42,7 @@ import numpy as np
 from harness.base.errors import UserError
 from harness.base.settings import Spec, setting
 from harness.simulator.cluster import Checkpoints, Cluster
-from harness.simulator.collectives import EXCHANGES, RINGS, AllReduce, Ring, follow, needs_table
+from harness.simulator.collectives import EXCHANGES, AllReduce, Ring, follow
 from harness.simulator.costs import Costs
 from harness.simulator.events import kernel
 from harness.simulator.protocols.absences import (
@@ -184,14 +184,6 @@ class Averaging(Spec, InRounds):
         """Number of rounds in one epoch of a cluster's data; 0 if there are no epochs."""
         minibatches = math.ceil(cluster.parallel.epoch_minibatches / workers)
         return math.ceil(minibatches / self.every)
-
-    def memory_bytes(self, cluster: Cluster, workers: int) -> float:
-        """With the table of messages, which rings of full-duplex links do without."""
-        size = super().memory_bytes(cluster, workers)
-        if workers == 1 or not needs_table(self.collective, build_wiring(cluster, workers)):
-            return size
-        group = math.gcd(workers, network_of(cluster).nearby)
-        return size + MESSAGE_BYTES * count_messages(self.collective, workers, group)
 
     def start(self, cluster: Cluster, workers: int) -> RoundState:
         """All workers idle at time 0, version 0.
@@ -379,19 +371,6 @@ class Averaging(Spec, InRounds):
             clock["later_begun"] = 1
         due &= later["is_read"] == 0
         _read(state, costs, later, due, join_s[due])
-
-
-MESSAGE_BYTES = 64.0
-"""Bytes of a message in a table: measured, about 50."""
-
-
-def count_messages(collective: str, workers: int, group: int) -> int:
-    """Largest number of messages of an all-reduce, with groups of ``group`` for two levels."""
-    if collective in RINGS:
-        return RINGS[collective] * (workers - 1) * workers
-    if collective == "two-level":
-        return 2 * (group + workers // group - 2) * workers
-    return 2 * math.ceil(math.log2(workers)) * workers
 
 
 def _epoch(state: RoundState) -> tuple[int, int]:

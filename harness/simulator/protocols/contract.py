@@ -132,10 +132,6 @@ processes do the same, except for the settings of `simulated_only`; a subclass t
 workers wait for each other leaves it out."""
 
 
-WORKER_BYTES = 600.0
-"""Bytes of a worker in a simulated state."""
-
-
 class HasEpochs(Protocol):
     """What a protocol with ``epochs`` has besides the methods of `TimingProtocol`."""
 
@@ -278,11 +274,6 @@ class TimingProtocol(ABC):
         """Its distribution of data; None if it does not support training on frames."""
         del workers
         return None
-
-    def memory_bytes(self, cluster: Cluster, workers: int) -> float:
-        """Bytes of memory that its simulation takes before the first fold, measured."""
-        del cluster
-        return WORKER_BYTES * workers
 
     def simulated_only(self) -> tuple[str, str] | None:
         """A setting that ``processes`` do not have: (key, what is wrong, what allowed)."""

@@ -4,10 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.base.errors import UserError
 from harness.cli import main
-from harness.commands import simulate
-from harness.commands.simulate import refuse_beyond_memory
 from harness.simulator.timeline_file import atomic_output
 
 K20M = "reproductions/clusters/k20m-server.toml"
@@ -70,10 +67,3 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path):
     assert link.is_symlink()
     assert target.read_text() == "new"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "target"]
-
-
-def test_more_memory_than_there_is_is_refused_with_the_figure(monkeypatch):
-    monkeypatch.setattr(simulate, "available_bytes", lambda: 2e9)
-    refuse_beyond_memory("--folds", 1e9)
-    with pytest.raises(UserError, match=r"--folds: needs about 3 GB .* allowed: .* 2 GB"):
-        refuse_beyond_memory("--folds", 3e9)
