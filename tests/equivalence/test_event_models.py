@@ -99,7 +99,8 @@ def test_a_server_on_a_network_is_simpys(cases):
     for case in range(cases):
         draw = Random(case)
         workers, shards = draw.randint(1, 8), draw.choice([1, 1, 2, 3])
-        levels = [Level(1, draw.uniform(10, 90), draw.choice([0.0, 0.01]))]
+        duplex = draw.choice(["full", "half"])
+        levels = [Level(1, draw.uniform(10, 90), draw.choice([0.0, 0.01]), duplex)]
         if draw.random() < 0.5:
             levels.append(Level(draw.choice([2, 4]), draw.uniform(10, 90), 0.02))
         network = Network(

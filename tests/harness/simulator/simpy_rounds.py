@@ -1,4 +1,4 @@
-"""Rounds in which workers die or join late, as processes of SimPy.
+"""Rounds in which workers die, as processes of SimPy.
 
 Written from the description of the protocols, not from their code; durations are drawn
 beforehand by the same laws.
@@ -17,15 +17,14 @@ class BackupModel(Counted):
         cluster, job, workers, seed: as for a `Simulation`.
         backups: b.
         deaths: (worker, instant, seconds away) of each.
-        late: (worker, instant) of each.
     """
 
-    def __init__(self, cluster, job, workers, seed, backups, deaths=(), late=()):
+    def __init__(self, cluster, job, workers, seed, backups, deaths=()):
         self.env, self.costs = simpy.Environment(), costs_of(cluster, job, workers, seed)
         self.server, self.needed = simpy.Resource(self.env), workers - backups
         self.version, self.ready, self.served = 0, False, 0
-        self.taken, self.coming, self.record, self.dropped = [], {}, [], []
-        self.folded, self.late = self.env.event(), dict(late)
+        self.taken, self.coming, self.record = [], {}, []
+        self.folded = self.env.event()
         self.workers = [self.env.process(self.worker(who)) for who in range(workers)]
         for strike in deaths:
             self.env.process(self.death(*strike))
@@ -36,8 +35,6 @@ class BackupModel(Counted):
 
     def worker(self, who):
         env, costs, step = self.env, self.costs, 0
-        if who in self.late:
-            yield env.timeout(self.late[who])
         while True:
             if self.ready:
                 yield from self.patient(self.folded)
@@ -53,13 +50,11 @@ class BackupModel(Counted):
                 yield env.timeout(costs.latency_s)
             except simpy.Interrupt as death:
                 del self.coming[who]
-                self.dropped.append((who, read))
                 self.see()
                 yield env.timeout(death.cause)
                 continue
             del self.coming[who]
             if read < self.version or self.ready:
-                self.dropped.append((who, read))
                 continue
             self.taken.append(who)
             env.process(self.serve())

@@ -11,18 +11,9 @@ from harness.simulator.cluster import Checkpoints
 from harness.simulator.protocols.absences import new_absences, select_readers
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
-from tests.harness.simulator import simpy_rounds
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
-EXPONENTIAL = Jitter("shifted-exponential", 1.0)
 LOGNORMAL = Jitter("lognormal", 0.3)
-DEATHS = ((0, 7.75, 5.5), (1, 9.125, 0.25), (3, 9.25, 40.0), (0, 31.375, 12.0), (2, 33.5, 3.0))
-LATE = ((2, 12.625),)
-
-
-def faults_of(deaths=(), late=()):
-    tables = [Fault("death", (who,), at_s=(at_s,), down_s=down_s) for who, at_s, down_s in deaths]
-    return tuple(tables + [Fault("late", (who,), at_s=(at_s,)) for who, at_s in late])
 
 
 @pytest.fixture
@@ -34,21 +25,6 @@ def run(cluster):
         return Simulation(built, protocol, JOB, workers, seed)
 
     return build
-
-
-@pytest.mark.parametrize("jitter", [EXPONENTIAL, LOGNORMAL], ids=lambda law: law.law)
-@pytest.mark.parametrize(("workers", "backups"), [(4, 0), (4, 1), (12, 3), (5, 4)])
-def test_backup_workers_with_faults_are_simpys_bit_for_bit(run, workers, backups, jitter):
-    machine = {"copy_s": 0.02, "latency_s": 1e-3, "fold_s": 0.05, "jitter": jitter}
-    simulation = run(BackupWorkers(backups), workers, faults_of(DEATHS, LATE), **machine)
-    timeline = simulation.advance(folds=80)
-    model = simpy_rounds.BackupModel(simulation.cluster, JOB, workers, 3, backups, DEATHS, LATE)
-    expected = model.run(80)
-    assert timeline.folds.time_s.tolist() == [time_s for time_s, _ in expected]
-    assert timeline.folded().worker.tolist() == [who for _, taken in expected for who in taken]
-    lost = timeline.lost()
-    dropped = list(zip(lost.worker.tolist(), lost.read_version.tolist(), strict=True))
-    assert dropped == model.dropped[: len(dropped)]
 
 
 PROTOCOLS = pytest.mark.parametrize(

@@ -25,16 +25,7 @@ from tests.harness.simulator.conftest import sequence
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
 LOGNORMAL = Jitter("lognormal", 0.3)
-TOPOLOGIES = {
-    "star": Network((Level(1, 40.0, 1e-3),), server=Level(1, 80.0, 2e-3)),
-    "PCI Express tree": Network((Level(1, 90.0), Level(2, 50.0, 1e-4)), server=Level(1, 60.0)),
-    "half duplex": Network((Level(1, 40.0, 1e-3, "half"),), server=Level(1, 70.0, duplex="half")),
-    "nodes": Network((Level(1, 90.0, 1e-3), Level(4, 50.0, 2e-3)), server=Level(1, 60.0)),
-    "blocking switch": Network(
-        (Level(1, 40.0, 1e-3),), core_bandwidth_bytes_per_s=70.0, server=Level(1, 60.0, 1e-3)
-    ),
-    "wide area": Network((Level(1, 90.0, 1e-3), Level(2, 9.0, 0.7)), server=Level(1, 60.0)),
-}
+SWITCHED = Network((Level(1, 40.0, 1e-3),), server=Level(1, 80.0, 2e-3))
 
 
 @pytest.fixture
@@ -61,26 +52,14 @@ def general(monkeypatch):
     monkeypatch.setattr(star_module, "layout_of", lambda *_: None)
 
 
-@pytest.mark.sampled(5)
-@pytest.mark.usefixtures("general")
-@pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize("sharing", ["fifo", "fair"])
-@pytest.mark.parametrize("name", TOPOLOGIES)
-def test_the_sequence_is_simpys_bit_for_bit(run, name, sharing, shards):
-    simulation = run(with_sharing(TOPOLOGIES[name], sharing), shards=shards)
-    model = simpy_network.NetworkedModel(simulation.cluster, JOB, 8, 3, shards)
-    expected = model.run(400)
-    assert sequence(simulation.advance(folds=400)) == expected
-
-
 @pytest.mark.usefixtures("general")
 @pytest.mark.parametrize("sharing", ["fifo", "fair"])
 def test_pageable_buffers_are_copied_once_more_on_both_sides(run, sharing):
     host = Host(staging="pageable", staging_bytes_per_s=16.0)
-    simulation = run(with_sharing(TOPOLOGIES["star"], sharing), host=host)
+    simulation = run(with_sharing(SWITCHED, sharing), host=host)
     model = simpy_network.NetworkedModel(simulation.cluster, JOB, 8, 3)
     assert sequence(simulation.advance(folds=200)) == model.run(200)
-    alone = run(with_sharing(TOPOLOGIES["star"], sharing), 1, Jitter(), host, fold_s=0.0)
+    alone = run(with_sharing(SWITCHED, sharing), 1, Jitter(), host, fold_s=0.0)
     once_s = 1 + 2 * (0.5 + 8 / 40 + 3e-3)
     assert alone.advance(folds=1).folds.time_s[0] == pytest.approx(once_s, rel=1e-15)
 

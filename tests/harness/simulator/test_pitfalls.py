@@ -7,11 +7,10 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.base.seeds import stream
-from harness.simulator import Jitter, Simulation, concat
+from harness.simulator import Jitter, Simulation
 from harness.simulator.faults import Fault
 
 GAMMA = Jitter("gamma", 0.5)
-BUSY = {"copy_s": 0.2, "fold_s": 0.1, "jitter": GAMMA}
 
 
 def test_timing_draws_take_nothing_from_the_generators_of_training(simulate):
@@ -21,31 +20,6 @@ def test_timing_draws_take_nothing_from_the_generators_of_training(simulate):
     simulate(jitter=GAMMA).advance(folds=100)
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before_
     assert training.random(3).tolist() == expected
-
-
-def test_the_global_generators_are_neither_seeded_nor_listened_to(simulate):
-    traces = set()
-    for seed in (1, 2):
-        random.seed(seed)
-        np.random.seed(seed)
-        simulation = simulate(4, **BUSY)
-        first = random.random()
-        traces.add(simulation.advance(folds=100).sha256())
-        random.seed(seed)
-        assert random.random() == first
-    assert len(traces) == 1
-
-
-def test_nothing_is_counted_in_a_class_so_simulations_do_not_leak_into_each_other(simulate):
-    alone = simulate(4, **BUSY).advance(folds=60).sha256()
-    one, other = simulate(4, **BUSY), simulate(4, seed=7, **BUSY)
-    pieces = []
-    for _ in range(6):
-        pieces.append(one.advance(folds=10))
-        other.advance(folds=7)
-    assert concat(pieces).sha256() == alone
-    assert pieces[0].contributions.first_step.min() == 0
-    assert (one.version, other.version) == (60, 42)
 
 
 @pytest.mark.parametrize("workers", [1, 4, 3000])
