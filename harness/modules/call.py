@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from inspect import signature
@@ -17,13 +17,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from harness.algorithms.descent import PLAIN
 from harness.algorithms.schedules import Schedule
 from harness.algorithms.torch_optimizers import Grouped
 from harness.base.errors import UserError
 from harness.base.files import cluster_file
 from harness.base.log import LOG
-from harness.base.settings import format_count
 from harness.experiment.contract import resolve
 from harness.experiment.experiment import AnyExperiment, Experiment, Stage
 from harness.experiment.grid import Runner, idle_lines, repeat_lines
@@ -42,7 +40,6 @@ from harness.modules.settings import ModuleTable, Settings
 from harness.modules.step_time import charge, check_charge
 from harness.modules.task import Module, problem_of, remarks
 from harness.modules.trained import describe_module
-from harness.natural_gradient import NaturalGradient
 from harness.search.advice import AdviceOutcome, AdviceSearch, make_plan
 from harness.search.comparison import Grid, Rates
 from harness.simulator import Cluster, Workload, load_cluster
@@ -193,24 +190,13 @@ class Call:
         self.impossible = grid.impossible
         if self.task is None:
             self._check_sendable(grid.methods)
-            for line in self._remarks(grid.methods):
+            problem, settings = self.problem(self.seeds[0]), self.settings
+            for line in remarks(problem, settings, self.device, settings.accumulate):
                 self.say(line)
         if not self._turned:
             for line in repeat_lines([self._first(*pair) for pair in grid.pairs]):
                 self.say(line)
         return grid
-
-    def _remarks(self, methods: Sequence[Method]) -> Iterator[str]:
-        """Notes on facts that a user may not expect, a line each."""
-        problem, settings = self.problem(self.seeds[0]), self.settings
-        yield from remarks(problem, settings, self.device, settings.accumulate)
-        descents = [getattr(method.algorithm, "descent", PLAIN) for method in methods]
-        if any(isinstance(descent, NaturalGradient) and descent != PLAIN for descent in descents):
-            count, names = problem.network(
-                self.seeds[0], settings.minibatch, self.device
-            ).watchable()
-            scope = f"plain steps for {', '.join(names)}" if names else "of all parameters"
-            yield f"optimizer: natural gradient of {format_count(count, 'layer')}, {scope}"
 
     def _check_sendable(self, methods: Sequence[Method]) -> None:
         if self.settings.jobs == 1 and self.settings.submit is None:

@@ -222,12 +222,6 @@ class ModuleNetwork(RuledNetwork):
         """Affine layers with all parameters trained, and none shared with another module."""
         return [layer for layer, _ in self._affine]
 
-    def watchable(self) -> tuple[int, list[str]]:
-        """Number of `layers`, and names of the trained parameters outside of them."""
-        inside = {place for _, places in self._affine for place in places}
-        names = enumerate(self.parameters.names)
-        return len(self._affine), [name for place, name in names if place not in inside]
-
     def views_of(self, place: int, row: Tensor) -> tuple[Tensor, Tensor | None]:
         """See `harness.natural_gradient.layer_hooks.HookableNetwork`."""
         views, (weight, *bias) = self.parameters.views(row), self._affine[place][1]

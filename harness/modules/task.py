@@ -97,12 +97,14 @@ class Module(GradientRules, Task):
         dropped = {*own, *further}
         table: Table = {k: value for k, value in asked.table.items() if k not in dropped}
         settings = build(ModuleTable, own, str(asked.path), TASK)
-        source = Source(asked.task, asked.path.parent, settings)
-        parts, machine = source.parts(), asked.cluster()
+        with name_keys(asked.task):
+            objects = find_objects(settings, asked.task, asked.path.parent)
+            parts = problem_of(objects, settings.model, asked.task)
+        machine = asked.cluster()
         parts.inspect(settings.minibatch, asked.device)  # finds mistakes in its parts
         with name_keys(asked.task):
-            check_charge(source.objects, machine)
-            cluster, work = charge(source.objects, parts, machine)
+            check_charge(objects, machine)
+            cluster, work = charge(objects, parts, machine)
         cut = {"minibatch": settings.minibatch, "timed_minibatch": settings.minibatch}
         # as `lagbench.train` does, so that identities are equal
         table |= {"cluster": cluster, "stages": [cut]}
@@ -296,74 +298,49 @@ FURTHER = tuple(entry.name for entry in fields(GradientRules))
 """Keys of ``[task]`` that are settings of steps, not of module or data."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """The task table of a run file, and the folder of its modules.
+def find_objects(table: ModuleTable, place: str, folder: Path) -> ModuleTable:
+    """The table of a run file, with objects in place of their names ``my_module:name``.
 
     Args:
+        table: the table.
         place: what precedes keys in messages.
         folder: folder of the file.
-        asked: the task table.
+
+    Raises:
+        UserError: a name cannot be imported, its module has no such name, or a function of the data
+            raises an error.
     """
 
-    place: str
-    folder: Path
-    asked: ModuleTable
-
-    def find(self, key: str, name: Any) -> Any:
-        """Import the object of a name ``my_module:name``.
-
-        Raises:
-            UserError: it cannot be imported, or its module has no such name.
-        """
+    def find(key: str, name: Any) -> Any:
         if not isinstance(name, str):
             raise UserError(f"{key}: {name!r} is not allowed; allowed: {OBJECT}")
-        return find_object(name, self.place + key, self.folder)
+        return find_object(name, place + key, folder)
 
-    def load(self, key: str, name: Any) -> Any:
-        """The data of a name; a function is called.
+    def find_named(key: str, value: Any) -> Any:
+        is_name = isinstance(value, str) and ":" in value and not value.startswith("dirichlet:")
+        return find(key, value) if is_name else value
 
-        Raises:
-            UserError: see `find`; or the function raises an error.
-        """
-        data = self.find(key, name)
+    def load(key: str, name: Any) -> Any:
+        data = find(key, name)
         is_function = callable(data) and not hasattr(data, "__getitem__")
         return call_function(key, data, name=name) if is_function else data
 
-    @cached_property
-    def objects(self) -> ModuleTable:
-        """The table with the objects of its names."""
-        table = self.asked
-        metric, workload = table.metric, self._find_named("charge_for", table.charge_for)
-        if callable(workload) and not isinstance(workload, nn.Module):
-            workload = call_function("charge_for", workload, name=table.charge_for)
-        if isinstance(metric, list | tuple):
-            metric = [self._find_named("metric", name) for name in cast("list[Any]", metric)]
-        return replace(
-            table,
-            model=self.find("model", table.model),
-            loss=table.loss if table.loss == OWN_LOSS else self.find("loss", table.loss),
-            data=self.load("data", table.data),
-            test=None if table.test is None else self.load("test", table.test),
-            dev=self.load("dev", table.dev) if isinstance(table.dev, str) else table.dev,
-            metric=self._find_named("metric", metric),
-            partition=self._find_named("partition", table.partition),
-            charge_for=workload,
-        )
-
-    def _find_named(self, key: str, value: Any) -> Any:
-        """The object of a name with a colon; another value itself."""
-        is_name = isinstance(value, str) and ":" in value and not value.startswith("dirichlet:")
-        return self.find(key, value) if is_name else value
-
-    def parts(self) -> ModuleParts:
-        """Module, loss, data and metrics.
-
-        Raises:
-            UserError: a mistake in one of them.
-        """
-        with name_keys(self.place):
-            return problem_of(self.objects, self.asked.model, self.place)
+    metric, workload = table.metric, find_named("charge_for", table.charge_for)
+    if callable(workload) and not isinstance(workload, nn.Module):
+        workload = call_function("charge_for", workload, name=table.charge_for)
+    if isinstance(metric, list | tuple):
+        metric = [find_named("metric", name) for name in cast("list[Any]", metric)]
+    return replace(
+        table,
+        model=find("model", table.model),
+        loss=table.loss if table.loss == OWN_LOSS else find("loss", table.loss),
+        data=load("data", table.data),
+        test=None if table.test is None else load("test", table.test),
+        dev=load("dev", table.dev) if isinstance(table.dev, str) else table.dev,
+        metric=find_named("metric", metric),
+        partition=find_named("partition", table.partition),
+        charge_for=workload,
+    )
 
 
 FEW, SAME = 16, 1e-4

@@ -124,11 +124,7 @@ class Branches(nn.Module):
 def test_what_is_no_layer_of_its_own_takes_plain_steps():
     torch.manual_seed(0)
     network = ModuleNetwork(Branches().double(), cross_entropy)
-    count, others = network.watchable()
-    assert (count, others) == (
-        2,
-        ["one.weight", "one.bias", "two.bias", "norm.weight", "norm.bias"],
-    )
+    assert len(network.layers) == 2
     stack = parameters_of(network.module)[None].clone()
     plain, batch = torch.empty_like(stack), as_one(data(0, 1))
     network.gradient(stack, *batch, plain)
