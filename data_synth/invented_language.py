@@ -17,7 +17,7 @@ import numpy as np
 from data_synth.articulation import cepstra, cosine_transform, ripple, smear_and_wobble, sound
 from data_synth.corpus import Card, Corpus, Utterances
 from data_synth.features import standardise, with_deltas
-from data_synth.storage import Chunk, load_or_make, recipe_key, track_chunks, write_chunks
+from data_synth.storage import Chunk, load_or_make, progress_counter, recipe_key, write_chunks
 from harness.base.seeds import stream
 
 SILENCE_STATES = 3
@@ -287,11 +287,22 @@ class SpeechMaker(ABC):
         table = table_of(split, first, targets, speakers, words)
         return Chunk(np.concatenate(features), np.concatenate(targets), table)
 
-    def chunks(self, utterances: int = 200) -> Iterator[Chunk]:
-        """All of the corpus, ``utterances`` at a time; the cut changes no byte."""
+    def chunks(
+        self, utterances: int = 200, tell: Callable[[int], None] = lambda count: None
+    ) -> Iterator[Chunk]:
+        """All of the corpus, ``utterances`` at a time; the cut changes no byte.
+
+        Args:
+            utterances: in a chunk.
+            tell: receives the number of utterances made so far.
+        """
+        made = 0
         for split, count in self.recipe.sizes().items():
             for first in range(0, count, utterances):
-                yield self.chunk(split, first, min(first + utterances, count))
+                last = min(first + utterances, count)
+                yield self.chunk(split, first, last)
+                made += last - first
+                tell(made)
 
 
 def make_speech(
@@ -316,8 +327,8 @@ def make_speech(
     def fill(folder: Path) -> None:
         speech = maker()
         total = sum(recipe.sizes().values())
-        chunks = track_chunks(speech.chunks(), progress, f"{speech.name} corpus", total)
-        write_chunks(folder, speech.card(), chunks)
+        tell = progress_counter(progress, f"{speech.name} corpus", total, "utterances made")
+        write_chunks(folder, speech.card(), speech.chunks(tell=tell))
 
     key = recipe_key(asdict(recipe), makers)
     return load_or_make(cache / "corpora" / f"{name}-{key}", fill)

@@ -342,21 +342,3 @@ def progress_counter(
             progress(f"{of}: {count} of {total} {what}")
 
     return tell
-
-
-def track_chunks(
-    made: Iterable[Chunk], progress: Callable[[str], None], of: str, total: int
-) -> Iterator[Chunk]:
-    """The chunks of a corpus, with their utterances counted as they are taken.
-
-    Args:
-        made: the chunks.
-        progress: takes a line.
-        of: the corpus, as ``"parametric corpus"``.
-        total: number of utterances.
-    """
-    tell, count = progress_counter(progress, of, total, "utterances made"), 0
-    for chunk in made:
-        yield chunk
-        count += len(chunk.utterances)
-        tell(count)

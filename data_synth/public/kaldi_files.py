@@ -28,11 +28,8 @@ from harness.base.errors import UserError
 OVERSHOOT_S = 0.5
 """A segment that ends later than its recording by less is cut there, as by `extract-segments`."""
 
-PLACE = re.compile(
-    r"(?P<file>.+?)(:(?P<offset>\d{1,18}))?"
-    r"(\[(?P<first>\d{1,9}):(?P<last>\d{1,9})(,(?P<left>\d{1,9}):(?P<right>\d{1,9}))?\])?"
-)
-"""``FILE:OFFSET[FIRST ROW:LAST ROW,FIRST COLUMN:LAST COLUMN]``, both ends included."""
+PLACE = re.compile(r"(?P<file>.+?)(:(?P<offset>\d{1,18}))?")
+"""``FILE:OFFSET``."""
 
 OTHERS = (b"PKL", b"NPY", b"AUDIO", b"RIFF", b"fLaC")
 """First bytes by which kaldiio recognises other formats than Kaldi's."""
@@ -63,11 +60,7 @@ def matrix(place: str, folder: Path) -> np.ndarray:
         raise FileNotFoundError(f"no file {path}")
     with path.open("rb") as file:
         file.seek(int(parts["offset"] or 0))
-        numbers = _numbers(file)
-    for axis, (start, end) in enumerate((("first", "last"), ("left", "right"))):
-        if parts[end] is not None:
-            numbers = numbers.take(range(int(parts[start]), int(parts[end]) + 1), axis)
-    return numbers
+        return _numbers(file)
 
 
 def _numbers(file: IO[bytes]) -> np.ndarray:

@@ -10,7 +10,7 @@ from pathlib import Path
 from data_synth.corpus import Utterances
 from harness.acoustics.scoring import word_errors
 from harness.fidelity.replay import config_of, load_finished_run
-from harness.speech.evaluation import Decoding, FrameEvaluator, Transcriber
+from harness.speech.evaluation import FrameEvaluator, Transcriber
 from harness.speech.frames import corpus_of, frames_of
 from harness.speech.task import final_model
 
@@ -28,7 +28,7 @@ def scores_of(part: Utterances) -> list:
 
 
 arpa = Path(sys.argv[2]) if len(sys.argv) > 2 else None
-transcriber = Transcriber(corpus, Decoding(order=2, closed=True), arpa)
+transcriber = Transcriber(corpus, order=2, closed=True, arpa=arpa)
 tuned = transcriber.tune_decoding(scores_of)  # None: each utterance is a single word
 if tuned is not None:
     print(f"acoustic scale {tuned.best.scale:g}, insertion penalty {tuned.best.insertion:g} nats,")

@@ -111,7 +111,8 @@ def posteriors(lattice: Lattice, n_targets: int) -> tuple[float, np.ndarray]:
     """
     if lattice.empty:
         return -math.inf, np.zeros((lattice.frames, n_targets))
-    alpha, beta = log_sums(lattice)
+    arcs = lattice.first, lattice.to, lattice.score
+    alpha, beta = _sum_forward(*arcs), _sum_backward(*arcs)
     state = lattice.node < lattice.graph.states
     target = lattice.graph.target[lattice.node[state]]
     with np.errstate(over="ignore"):  # a diverged network overflows; callers check γ is finite
@@ -149,12 +150,6 @@ def reference_posteriors(
     frame = lattice.layer[state].astype(np.int64) - 1
     np.add.at(gamma, (frame, lattice.graph.target[lattice.node[state]]), share[state])
     return log_z, gamma
-
-
-def log_sums(lattice: Lattice) -> tuple[np.ndarray, np.ndarray]:
-    """Log α and log β, float64 [n]: summed weights of path prefixes to, suffixes from a node."""
-    arcs = lattice.first, lattice.to, lattice.score
-    return _sum_forward(*arcs), _sum_backward(*arcs)
 
 
 def read_path(graph: Graph, arcs: np.ndarray, score: float) -> BestPath:
@@ -204,6 +199,7 @@ def _log_add(x: Any, y: Any) -> Any:
 
 @kernel
 def _sum_forward(first: np.ndarray, to: np.ndarray, score: np.ndarray) -> np.ndarray:
+    """Log α [n]: summed weights of the path prefixes to a node."""
     alpha = np.full(len(first) - 1, -np.inf)
     alpha[0] = 0.0
     for i in range(len(alpha)):
@@ -214,6 +210,7 @@ def _sum_forward(first: np.ndarray, to: np.ndarray, score: np.ndarray) -> np.nda
 
 @kernel
 def _sum_backward(first: np.ndarray, to: np.ndarray, score: np.ndarray) -> np.ndarray:
+    """Log β [n]: summed weights of the path suffixes from a node."""
     beta = np.full(len(first) - 1, -np.inf)
     beta[-1] = 0.0
     for i in range(len(beta) - 2, -1, -1):

@@ -197,9 +197,6 @@ def tune(
         scales: candidate values of κ, ascending; see `plateau`.
         insertions: candidate penalties in nats per word, ascending; below 0 favours more words.
         beam: limits of the search.
-
-    Raises:
-        ValueError: there is no scale or no penalty to try.
     """
     heard = list(scores)
     counts_of: dict[tuple[float, float], ErrorCounts] = {}
@@ -231,12 +228,7 @@ def plateau(settings: Sequence[float], errors_of: Callable[[float], np.ndarray])
     Args:
         settings: in ascending order, with steps that change the errors about equally.
         errors_of: function from a setting to the errors ``[U]`` of each utterance.
-
-    Raises:
-        ValueError: there are no settings.
     """
-    if not settings:
-        raise ValueError("there is no setting to try")
     begin, end = len(settings) // 2, len(settings) - 1
     tried, queue = dict[int, np.ndarray](), [begin]
     low = high = begin

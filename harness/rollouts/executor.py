@@ -25,7 +25,7 @@ from harness.rollouts.learning import Learner, Rollout
 from harness.rollouts.policy import Weights
 from harness.rollouts.problems import Problems, check_reward
 from harness.rollouts.records import TRAINED, LengthQueries, RolloutRows
-from harness.rollouts.rollout_config import rollouts_of, simulation_of
+from harness.rollouts.rollout_config import rollouts_of
 from harness.rollouts.sampling import Completion, check_sampled, draw_uniforms
 from harness.simulator import Timeline, concat
 
@@ -80,7 +80,7 @@ class RolloutExecutor(Saved):
         self.weights = Weights(policy.to(config.device))
         self.learner = Learner(self.weights, config)
         self.server: Server = self.learner.start(initial.to(config.device))
-        self.simulation = simulation_of(config)
+        self.simulation = config.simulate(rollouts_of(config).asking())
         self.versions = {0: self.server.model.clone()}
         self.open: dict[int, Completion] = {}  # answers so far, by number of the rollout
         self.rows = self.task.policy.rows(self.weights.module)

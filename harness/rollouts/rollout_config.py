@@ -10,7 +10,6 @@ from harness.experiment.experiment import AnyExperiment, plain
 from harness.rollouts.problems import Problems
 from harness.rollouts.protocol import Rollouts
 from harness.rollouts.sources import PolicySource
-from harness.simulator import Simulation
 
 
 @dataclass(frozen=True)
@@ -75,8 +74,3 @@ def start_of(config: AnyExperiment) -> StartConfig:
     """The run of the supervised start that a training begins with."""
     task = config.task
     return StartConfig(task.policy, task.problems, task.start, config.device)
-
-
-def simulation_of(config: AnyExperiment) -> Simulation:
-    """The simulation at time 0, which asks for the lengths of rollouts."""
-    return config.simulate(rollouts_of(config).asking())

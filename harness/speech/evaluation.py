@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from harness.acoustics.hmm import chain_scores, chains
 from harness.acoustics.language_model import Lexicon, read_arpa
 from harness.acoustics.scoring import (
     INSERTIONS,
-    SCALES,
     ErrorCounts,
     Sentence,
     TuningResult,
@@ -68,7 +67,7 @@ class FrameEvaluator:
 
     def __init__(self, net: Dnn, frames: Examples, corpus: Corpus) -> None:
         self.net, self.frames, self.corpus = net, frames, corpus
-        self._transcriber = Transcriber(corpus, WHILE_TRAINING)
+        self._transcriber = Transcriber(corpus, insertions=(0.0,))
         self._log_prior = log_prior(corpus)
         self._dev = rows_of(corpus, "dev", DEV_FRAMES)
         self._held_out = rows_of(corpus, "dev", HELD_OUT_FRAMES)
@@ -80,10 +79,6 @@ class FrameEvaluator:
     def evaluate_held_out(self, model: Tensor) -> float:
         """Loss on a thinned development set, for schedules that evaluate often."""
         return frame_scores(self.net, model, self.frames, self._held_out).loss
-
-    def frames_of(self, split: str, model: Tensor) -> Scores:
-        """Frame scores of ``model [P]`` on any set."""
-        return frame_scores(self.net, model, self.frames, rows_of(self.corpus, split))
 
     def tune_decoding(self, model: Tensor) -> TuningResult | None:
         """Tune the decoding of ``model [P]`` on development data; None without decoding."""
@@ -160,30 +155,6 @@ ScoresOf = Callable[[Utterances], Iterable[np.ndarray]]
 """Function from utterances to each one's ``[T, K]`` log p(s|x_t) - log prior(s)."""
 
 
-@dataclass(frozen=True)
-class Decoding:
-    """Settings for decoding test sets.
-
-    Args:
-        order: order of the n-gram model estimated on the corpus's ``lm_text``.
-        closed: whether the model has every word of the lexicon; else those of its text alone.
-        scales, insertions: candidate acoustic scales and word insertion penalties.
-        dev: number of development utterances for tuning, evenly chosen.
-        beam: limits of the search.
-    """
-
-    order: int = ORDER
-    closed: bool = False
-    scales: tuple[float, ...] = SCALES
-    insertions: tuple[float, ...] = INSERTIONS
-    dev: int = TUNED_ON
-    beam: Beam = BEAM
-
-
-WHILE_TRAINING = Decoding(insertions=(0.0,))
-"""Decoding by a training run: without a word insertion penalty."""
-
-
 class Transcriber:
     """Recognises words from frame scores: sentences by beam search, or isolated words.
 
@@ -192,19 +163,31 @@ class Transcriber:
 
     Args:
         corpus: source of the lexicon, the language model's text and the development set.
-        decoding: settings.
+        order: order of the n-gram model estimated on the corpus's ``lm_text``.
+        closed: whether the model has every word of the lexicon; else those of its text alone.
+        insertions: candidate word insertion penalties.
+        dev: number of development utterances for tuning, evenly chosen.
         arpa: file of a language model in place of the corpus's text.
     """
 
-    def __init__(self, corpus: Corpus, decoding: Decoding, arpa: Path | None = None) -> None:
-        self.corpus, self.decoding = corpus, decoding
+    def __init__(
+        self,
+        corpus: Corpus,
+        *,
+        order: int = ORDER,
+        closed: bool = False,
+        insertions: Sequence[float] = INSERTIONS,
+        dev: int = TUNED_ON,
+        arpa: Path | None = None,
+    ) -> None:
+        self.corpus, self.insertions, self.dev = corpus, insertions, dev
         lexicon = Lexicon.from_entries(corpus.lexicon, corpus.silence)
         model = None
         if arpa is not None:
             model = read_arpa(arpa)
         elif corpus.lm_text:
-            words = lexicon.words if decoding.closed else None
-            model = language_model.train(corpus.lm_text, decoding.order, vocabulary=words)
+            words = lexicon.words if closed else None
+            model = language_model.train(corpus.lm_text, order, vocabulary=words)
         self._graph = None if model is None else decoding_graph(model, lexicon)
         words = set(lexicon.words)
         self.vocabulary = frozenset(words if model is None else words & set(model.words))
@@ -214,15 +197,8 @@ class Transcriber:
         """Tune scale and penalty for a model on development data; None for isolated words."""
         if self._graph is None:
             return None
-        dev, decoding = sample_evenly(self.corpus.split("dev"), self.decoding.dev), self.decoding
-        return tune(
-            dev.words,
-            scores_of(dev),
-            self._graph,
-            scales=decoding.scales,
-            insertions=decoding.insertions,
-            beam=decoding.beam,
-        )
+        dev, insertions = sample_evenly(self.corpus.split("dev"), self.dev), self.insertions
+        return tune(dev.words, scores_of(dev), self._graph, insertions=insertions, beam=BEAM)
 
     def hear(self, split: str, scores_of: ScoresOf, tuned: TuningResult | None) -> list[Sentence]:
         """Recognised words of each utterance, with the settings tuned for the same model."""
@@ -232,6 +208,6 @@ class Transcriber:
             best = (int(np.argmax(chain_scores(result, laid))) for result in scores_of(part))
             return [(laid.words[i],) for i in best]
         assert self._graph is not None
-        graph, beam = self._graph.with_insertion_penalty(tuned.best.insertion), self.decoding.beam
-        results = recognise(graph, scores_of(part), tuned.best.scale, beam)
+        graph = self._graph.with_insertion_penalty(tuned.best.insertion)
+        results = recognise(graph, scores_of(part), tuned.best.scale, BEAM)
         return [result.words for result in results]

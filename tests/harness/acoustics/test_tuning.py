@@ -100,11 +100,6 @@ def test_a_single_setting_leaves_nothing_to_decide():
     assert plateau((0.5,), lambda _: np.zeros(3, np.int64)) == Plateau(0.5, 0.5, 0.5, decided=True)
 
 
-def test_nothing_to_try_is_refused():
-    with pytest.raises(ValueError, match="no setting"):
-        tune(DEV.words, noisy(CORPUS, 0.0)(DEV), GRAPH, scales=())
-
-
 @pytest.mark.parametrize("share", [0.5, 1.0, 1.5, 2.0])
 def test_what_is_clearly_worse_differs_by_two_standard_errors_of_the_pairs(share):
     """Of 400 utterances that all differ much, ``worse`` have one error more and 10 one less."""

@@ -16,7 +16,7 @@ from harness.experiment.folds import FoldTraining
 from harness.experiment.run import run as train
 from harness.simulator.timeline_file import load_timeline
 from harness.speech import task as acoustic
-from harness.speech.evaluation import FrameEvaluator
+from harness.speech.evaluation import FrameEvaluator, frame_scores, rows_of
 from harness.speech.task import initial_parameters
 from harness.store import Store
 from harness.store.schema import MODEL, TEST_ERRORS
@@ -136,7 +136,9 @@ def test_every_candidate_is_tested_at_an_acoustic_scale_of_its_own(
         wrong, frame_error = alone.test("clean", model, tuned)
         assert training.test_errors[f"clean/{name}/1"].tolist() == wrong.errors.tolist()
         assert measured[f"clean_frame_error/{name}"] == frame_error
-        assert frame_error == alone.frames_of("clean", model).frame_error
+        rows = rows_of(spoken, "clean")
+        whole = frame_scores(problem.network, model, problem.examples, rows)
+        assert frame_error == whole.frame_error
 
 
 def test_rate_search_costs_simulated_time(configure, corpus, finished):

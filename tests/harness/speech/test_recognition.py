@@ -10,7 +10,7 @@ from harness.acoustics.graph import decoding_graph
 from harness.acoustics.language_model import Lexicon, train
 from harness.acoustics.scoring import recognise, tune
 from harness.base.seeds import stream
-from harness.speech.evaluation import BEAM, ORDER, WHILE_TRAINING, Decoding, Transcriber
+from harness.speech.evaluation import BEAM, ORDER, Transcriber
 from tests.arpa_files import write_arpa
 from tests.stand_in import LEXICON, TEXT, spoken
 
@@ -39,7 +39,7 @@ def scores_with(corpus, asked, gain):
 def test_a_scale_is_tuned_on_development_utterances_that_lie_evenly(corpus):
     asked = []
     scores_of = scores_with(corpus, asked, 1.0)
-    transcriber = Transcriber(corpus, replace(WHILE_TRAINING, dev=4))
+    transcriber = Transcriber(corpus, insertions=(0.0,), dev=4)
     tuned = transcriber.tune_decoding(scores_of)
     heard = transcriber.hear("clean", scores_of, tuned)
     assert asked == [["u0", "u3", "u6", "u9"], ["u10", "u11", "u12", "u13", "u14"]]
@@ -53,9 +53,9 @@ def test_a_scale_is_tuned_on_development_utterances_that_lie_evenly(corpus):
 
 def test_one_recogniser_gives_every_model_the_scale_it_would_give_it_alone(corpus):
     one, other = scores_with(corpus, [], 1.0), scores_with(corpus, [], 10.0)
-    shared = Transcriber(corpus, WHILE_TRAINING)
+    shared = Transcriber(corpus, insertions=(0.0,))
     for scores_of in (one, other, one):
-        alone = Transcriber(corpus, WHILE_TRAINING)
+        alone = Transcriber(corpus, insertions=(0.0,))
         tuned = shared.tune_decoding(scores_of)
         assert tuned == alone.tune_decoding(scores_of)
         found = shared.hear("clean", scores_of, tuned)
@@ -65,7 +65,7 @@ def test_one_recogniser_gives_every_model_the_scale_it_would_give_it_alone(corpu
 
 def test_the_vocabulary_is_that_of_the_text_of_the_lexicon_or_of_an_arpa_file(corpus, tmp_path):
     poor = replace(corpus, lm_text=tuple(said for said in TEXT if "perhaps" not in said))
-    assert Transcriber(poor, Decoding()).vocabulary == {"yes", "no"}
-    assert Transcriber(poor, Decoding(closed=True)).vocabulary == set(LEXICON)
+    assert Transcriber(poor).vocabulary == {"yes", "no"}
+    assert Transcriber(poor, closed=True).vocabulary == set(LEXICON)
     write_arpa(train([("no", "no")], 1), tmp_path / "lm.arpa")
-    assert Transcriber(corpus, Decoding(), tmp_path / "lm.arpa").vocabulary == {"no"}
+    assert Transcriber(corpus, arpa=tmp_path / "lm.arpa").vocabulary == {"no"}
