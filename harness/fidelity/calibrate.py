@@ -3,7 +3,7 @@
 Three kinds of work of a real run are timed repeatedly: minibatches of several sizes with two
 networks, folds, and copies of several sizes between two processes. The time of each is a sum of few
 terms, t = Σ p_k x_k with prices p_k ≥ 0 and known multiples x_k, fitted by least squares of the
-relative error. The intervals come from refits to resampled repetitions.
+relative error of the medians.
 """
 
 from __future__ import annotations
@@ -22,23 +22,10 @@ from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Fold
 from harness.base import forks
-from harness.base.seeds import stream
 from harness.networks.feedforward import Dnn, Layout, denormals_flushed, random_parameters
 from harness.processes.group import SERVER_RANK, Group
 from harness.processes.transport import Header, Hub, Kind, Link, fill
 from harness.simulator import Workload
-
-RESAMPLES = 300
-"""Refits for an interval."""
-
-
-@dataclass(frozen=True)
-class CostEstimate:
-    """A fitted cost, and the interval of 95% of the refits to resampled repetitions."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -52,13 +39,13 @@ class Calibration:
         cv: variation from one computation to the next (standard deviation over mean).
     """
 
-    launch_s: CostEstimate
-    seconds_per_flop: CostEstimate
-    half_rate_frames: CostEstimate
-    latency_s: CostEstimate
-    seconds_per_byte: CostEstimate
-    fold_s: CostEstimate
-    fold_seconds_per_byte: CostEstimate
+    launch_s: float
+    seconds_per_flop: float
+    half_rate_frames: float
+    latency_s: float
+    seconds_per_byte: float
+    fold_s: float
+    fold_seconds_per_byte: float
     cv: float
 
 
@@ -83,38 +70,20 @@ def calibrate(say: Callable[[str], None]) -> Calibration:
     launch, small, flop = fit_costs(computing)
     latency, byte = fit_costs(copying)
     fold, fold_byte = fit_costs(folding)
-    half = CostEstimate(*(_ratio(a, flop.value) for a in (small.value, small.low, small.high)))
+    half = small / flop if flop > 0.0 else 0.0
     # From the largest minibatch, in which timer and launch matter least.
     largest = computing[-1].seconds
     cv = float(largest.std(ddof=1) / largest.mean())
     return Calibration(launch, flop, half, latency, byte, fold, fold_byte, cv)
 
 
-def fit_costs(measured: Sequence[Measurement]) -> list[CostEstimate]:
-    """Fit the price of each term, ≥ 0, to the medians of the repetitions."""
-    terms = np.array([point.terms for point in measured])
-    best = _fit(terms, np.array([np.median(point.seconds) for point in measured]))
-    draws = stream(0, "calibration")
-    refits = [
-        _fit(
-            terms, np.array([np.median(draws.choice(p.seconds, len(p.seconds))) for p in measured])
-        )
-        for _ in range(RESAMPLES)
-    ]
-    low, high = np.percentile(refits, (2.5, 97.5), axis=0)
-    return [CostEstimate(*map(float, figures)) for figures in zip(best, low, high, strict=True)]
-
-
-def _fit(terms: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """Non-negative prices that minimise ``‖terms @ prices / seconds − 1‖``."""
-    relative = terms / seconds[:, None]
+def fit_costs(measured: Sequence[Measurement]) -> list[float]:
+    """Prices of the terms, none negative, with the least ``‖terms @ prices / seconds − 1‖``."""
+    seconds = np.array([np.median(point.seconds) for point in measured])
+    relative = np.array([point.terms for point in measured]) / seconds[:, None]
     scale = relative.max(0)  # terms differ by orders of magnitude: equal scales keep it accurate
-    ones = np.ones(len(seconds))
-    return cast(Any, optimize).nnls(relative / scale, ones)[0] / scale  # scipy says no types
-
-
-def _ratio(above: float, below: float) -> float:
-    return above / below if below > 0.0 else 0.0
+    prices: Any = cast(Any, optimize).nnls(relative / scale, np.ones(len(seconds)))[0] / scale
+    return [float(price) for price in prices]  # scipy says no types
 
 
 CLUSTER = """\
@@ -126,17 +95,17 @@ device = "this"
 
 [devices.this]
 {flops}
-{half_rate}
-{launch}
+half_rate_frames = {costs.half_rate_frames:.4g}
+launch_s = {costs.launch_s:.4g}
 source = "lagbench calibrate"
 
 [link]
 {bandwidth}
-{latency}
+latency_s = {costs.latency_s:.4g}
 sharing = "fifo"
 
 [server]
-{fold}
+fold_s = {costs.fold_s:.4g}
 fold_traffic = 3.0
 
 [host]
@@ -145,11 +114,11 @@ fold_traffic = 3.0
 [network]
 [[network.levels]]
 {bandwidth}
-{latency}
+latency_s = {costs.latency_s:.4g}
 
 [jitter]
 law = "lognormal"
-cv = {cv:.3g}
+cv = {costs.cv:.3g}
 
 # The network {network}; --network times another.
 [workload]
@@ -162,31 +131,22 @@ parameter_bytes = {job.parameter_bytes}
 
 
 def cluster_text(costs: Calibration, workers: int, name: str) -> str:
-    """Text of a cluster file of workers like this machine, with the intervals as comments."""
+    """Text of a cluster file of workers like this machine."""
     return CLUSTER.format(
         name=name,
         workers=workers,
-        flops=_line("achieved_flops_per_s", costs.seconds_per_flop, inverse=True),
-        half_rate=_line("half_rate_frames", costs.half_rate_frames),
-        launch=_line("launch_s", costs.launch_s),
-        bandwidth=_line("bandwidth_bytes_per_s", costs.seconds_per_byte, inverse=True),
-        latency=_line("latency_s", costs.latency_s),
-        fold=_line("fold_s", costs.fold_s),
-        memory=_line("memory_bytes_per_s", costs.fold_seconds_per_byte, inverse=True, times=3.0),
-        cv=costs.cv,
+        costs=costs,
+        flops=_rate("achieved_flops_per_s", costs.seconds_per_flop),
+        bandwidth=_rate("bandwidth_bytes_per_s", costs.seconds_per_byte),
+        memory=_rate("memory_bytes_per_s", costs.fold_seconds_per_byte / 3.0),
         network="-".join(map(str, LARGE)),
         job=Workload.of_network(LARGE, 256),
     )
 
 
-def _line(key: str, price: CostEstimate, *, inverse: bool = False, times: float = 1.0) -> str:
-    """Line ``key = value`` with the interval as a comment; a rate without a limit is left out."""
-    if not inverse:
-        return f"{key} = {price.value:.4g}  # {price.low:.4g} to {price.high:.4g}"
-    if price.value <= 0.0:
-        return f"# {key}: too fast to be seen"
-    high = f"{times / price.low:.4g}" if price.low > 0.0 else "beyond measure"
-    return f"{key} = {times / price.value:.4g}  # {times / price.high:.4g} to {high}"
+def _rate(key: str, price: float) -> str:
+    """Line ``key = value`` of one over a price; a rate without a limit is left out."""
+    return f"{key} = {1.0 / price:.4g}" if price > 0.0 else f"# {key}: too fast to be seen"
 
 
 SMALL, LARGE = (440, 256, 256, 500), (440, 512, 512, 512, 1000)

@@ -7,7 +7,6 @@ import pytest
 from harness.fidelity import calibrate as measure
 from harness.fidelity.calibrate import (
     Calibration,
-    CostEstimate,
     Measurement,
     calibrate,
     cluster_text,
@@ -28,30 +27,19 @@ def points(noise: float, seed: int = 1) -> list[Measurement]:
 
 def test_prices_that_made_the_timings_are_found_again_exactly_where_nothing_varies() -> None:
     for price, found in zip(PRICES, fit_costs(points(0.0)), strict=True):
-        assert found.value == pytest.approx(price, rel=1e-9)
-        assert found.low == pytest.approx(found.high, rel=1e-9)
-
-
-@pytest.mark.nightly
-def test_the_intervals_cover_the_prices_about_as_often_as_they_say() -> None:
-    fits = [fit_costs(points(0.1, seed)) for seed in range(40)]
-    covered = [f.low <= p <= f.high for fit in fits for p, f in zip(PRICES, fit, strict=True)]
-    assert 0.85 <= np.mean(covered) <= 1.0
-
-
-def test_the_interval_grows_with_the_variation() -> None:
-    for quiet, loud in zip(fit_costs(points(0.02)), fit_costs(points(0.2)), strict=True):
-        assert loud.high - loud.low > quiet.high - quiet.low
+        assert found == pytest.approx(price, rel=1e-9)
+    for price, found in zip(PRICES, fit_costs(points(0.1)), strict=True):
+        assert found == pytest.approx(price, rel=0.1)
 
 
 def test_no_price_is_negative_where_a_term_costs_nothing() -> None:
     flat = [Measurement((1.0, float(k)), np.full(5, 1e-3 - 1e-6 * k)) for k in range(1, 9)]
-    assert fit_costs(flat)[1].value == 0.0
+    assert fit_costs(flat)[1] == 0.0
 
 
 def test_a_cluster_file_says_what_was_fitted(tmp_path: Path) -> None:
     values = (1e-5, 2e-11, 8.0, 1e-4, 5e-10, 3e-6, 1e-11)
-    found = Calibration(*(CostEstimate(x, 0.9 * x, 1.1 * x) for x in values), cv=0.05)
+    found = Calibration(*values, cv=0.05)
     text = cluster_text(found, 3, "x")
     cluster = cluster_from(tomllib.loads(text), tmp_path)
     device = cluster.devices["this"]
@@ -67,8 +55,7 @@ def test_a_cluster_file_says_what_was_fitted(tmp_path: Path) -> None:
 
 
 def test_a_price_of_zero_leaves_the_rate_out(tmp_path: Path) -> None:
-    no = CostEstimate(0.0, 0.0, 0.0)
-    text = cluster_text(Calibration(*[no] * 7, cv=0.0), 1, "x")
+    text = cluster_text(Calibration(*[0.0] * 7, cv=0.0), 1, "x")
     cluster = cluster_from(tomllib.loads(text), tmp_path)
     assert cluster.link.bandwidth_bytes_per_s is None
 
@@ -76,9 +63,7 @@ def test_a_price_of_zero_leaves_the_rate_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", [2, 3, 4])
 def test_a_simulated_average_is_made_of_the_messages_that_were_measured(workers: int) -> None:
     alpha, beta, add, size = 2e-4, 4e-10, 1e-11, 4_000_000
-    no = CostEstimate(0.0, 0.0, 0.0)
-    fold, message, byte = (CostEstimate(x, x, x) for x in (add, alpha, beta))
-    found = Calibration(no, no, no, message, byte, no, fold, cv=0.0)
+    found = Calibration(0.0, 0.0, 0.0, alpha, beta, 0.0, add, cv=0.0)
     cluster = cluster_from(tomllib.loads(cluster_text(found, workers, "x")), Path())
     work = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=size)
     times = Simulation(cluster, Averaging(1), work, workers, 0).advance(folds=3).folds.time_s
@@ -93,6 +78,6 @@ def test_this_machine_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {**small, "SMALL": (40, 30, 20), "LARGE": (40, 1000, 20)}.items():
         monkeypatch.setattr(measure, name, value)
     found = calibrate(lambda line: None)
-    assert found.seconds_per_flop.value > 0.0
-    assert found.fold_s.value >= 0.0
-    assert found.latency_s.value > 0.0
+    assert found.seconds_per_flop > 0.0
+    assert found.fold_s >= 0.0
+    assert found.latency_s > 0.0
