@@ -16,7 +16,6 @@ from reports.answers import Answer, Picture, charge_line
 from reports.learning_curves import curves_figure
 from reports.sentences import (
     answer,
-    find_headline,
     format_error,
     format_range,
     format_target,
@@ -48,7 +47,7 @@ def answer_of(table: Table, model: str = "") -> Answer:
         name="rows",
         records=[record(table, row) for row in table.rows],
         runs=hashes_of(row.cell for row in table.rows),
-        picture=lambda: Picture("curves", "Learning curves", curves_figure(table), _caption(table)),
+        picture=lambda: Picture("curves", "Learning curves", curves_figure(table), CAPTION),
         setting=describe_setting(table, model),
     )
 
@@ -223,14 +222,10 @@ def _three(name: str, value: Interval | None) -> dict[str, float]:
     return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
 
-def _caption(table: Table) -> str:
-    panels = " The first panels have the two rows of the answer."
-    panels = panels if len(find_headline(table)) > 1 and len(table.methods) > 1 else ""
-    line = "" if table.target is None else " The dotted line is the target."
-    return (
-        "Mean over the reported seeds on development data. Bands reach from the lowest to the"
-        f" highest of these seeds; they are no intervals.{panels}{line}"
-    )
+CAPTION = (
+    "Mean over the reported seeds on development data. Bands reach from the lowest to the highest"
+    " of these seeds; they are no intervals. A dotted line is the target."
+)
 
 
 def describe_setting(table: Table, model: str = "") -> str:

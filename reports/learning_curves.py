@@ -3,8 +3,7 @@
 """The figure of a comparison: its learning curves.
 
 Every algorithm has a row of panels, in which each number of workers has the same colour, dashes and
-marker; of several algorithms the two rows of the answer come first, in panels of their own. Bands
-reach from the lowest to the highest seed.
+marker. Bands reach from the lowest to the highest seed.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ import numpy as np
 from harness.base.settings import format_count
 from harness.judge.comparison import Row, Table
 from harness.judge.direction import as_error
-from reports.sentences import find_headline
-from reports.sentences import label as name_row
 from reports.style import INK, empty_figure, look_of, set_log_scale
 
 if TYPE_CHECKING:
@@ -39,20 +36,12 @@ MARKED = 8
 
 def curves_figure(table: Table) -> Figure:
     """The metric on development data over passes, and over simulated seconds."""
-    groups, pair = table.methods, find_headline(table)
-    above = int(len(pair) > 1 and len(groups) > 1)
-    canvas = empty_figure(PANEL_IN * (above + len(groups)) + LEGEND_IN)
-    panels = canvas.subplots(above + len(groups), 2, sharey=True, sharex="col", squeeze=False)
+    groups = table.methods
+    canvas = empty_figure(PANEL_IN * len(groups) + LEGEND_IN)
+    panels = canvas.subplots(len(groups), 2, sharey=True, sharex="col", squeeze=False)
     ends = [row.seconds.estimate for row in table.rows if row.seconds]
     is_log = bool(ends) and max(ends) > LOGARITHMIC * min(ends) > 0.0
-    if above:
-        for place, row in enumerate(pair):
-            look = {**look_of(len(table.counts) + place), "label": name_row(table, row)}
-            passes, seconds = panels[0]
-            _draw_curve(passes, seconds, table, row, look, skips_start=is_log)
-        panels[0][0].legend(loc="upper right")
-        panels[0][0].set_title("the answer", loc="left")
-    for (method, rows), (passes, seconds) in zip(groups.items(), panels[above:], strict=True):
+    for (method, rows), (passes, seconds) in zip(groups.items(), panels, strict=True):
         for row in rows:
             _draw_curve(passes, seconds, table, row, _look(table, row), skips_start=is_log)
         passes.set_title(method, loc="left")
@@ -66,7 +55,7 @@ def curves_figure(table: Table) -> Figure:
     _limit(panels[0][0], table)
     panels[-1][0].set_xlabel("passes over the training data")
     panels[-1][1].set_xlabel("simulated time (s)")
-    _legend(canvas, table, list(panels[above:, 0]))
+    _legend(canvas, table, list(panels[:, 0]))
     return canvas
 
 

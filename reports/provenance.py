@@ -227,9 +227,9 @@ def lines(results: Results, out: Path) -> list[Line]:
     if stored:
         return lines_from_runs(results, stored)
     path = out / RUNS_CSV
-    return (
-        runs_from_csv(path) if path.is_file() else _lines_without_runs(results, cited_runs(results))
-    )
+    if path.is_file():
+        return runs_from_csv(path)
+    return _lines_without_runs(results, cited_runs(results))
 
 
 def lines_from_runs(results: Results, stored: Sequence[Run]) -> list[Line]:
@@ -283,16 +283,7 @@ def _format_items(items: Mapping[str, str]) -> str:
 
 
 def _lines_without_runs(results: Results, cited: set[str]) -> list[Line]:
-    """Runs of which only the hash is known, and the setting and seed if the results name them."""
-    settings = results.provenance.get("settings", {})
-    names = settings_of(settings)
-    seeds: dict[str, set[str]] = {}
-    for hashes in settings.values():
-        for hash_, seed in zip(hashes, results.seeds, strict=False):
-            seeds.setdefault(hash_, set()).add(str(seed))
-    order = [hash_ for hash_ in names if hash_ in cited]
-    order += sorted(cited - names.keys())
-    return [
-        Line("", names.get(each, ""), each, " ".join(sorted(seeds.get(each, ()))), UNKNOWN, "")
-        for each in order
-    ]
+    """Runs of which only the hash is known, and the setting if the results name it."""
+    names = settings_of(results.provenance.get("settings", {}))
+    lines = [Line("", names.get(hash_, ""), hash_, "", UNKNOWN, "") for hash_ in sorted(cited)]
+    return sorted(lines, key=lambda line: line.setting)

@@ -19,9 +19,8 @@ from harness.judge.comparison import (
     last,
     pair_times,
     speedup,
-    value_before_training,
 )
-from harness.judge.direction import as_error, is_maximised
+from harness.judge.direction import as_error
 from harness.judge.interval import Interval
 from harness.judge.statistics import paired_difference_ci
 from harness.store import Cell
@@ -356,18 +355,7 @@ def is_decided(ratio: Interval) -> bool:
 
 
 def _none_reached(table: Table, best: Row, to: str) -> Iterator[str]:
-    before = [row for row in table.rows if any(r.passes == 0.0 for r in row.reaches)]
-    if before:
-        first = best.cell.runs[0]
-        direction = "above" if is_maximised(first) else "below"
-        runs = [(run, row.cell.judged) for row in before for run in row.cell.runs]
-        known = [value_before_training(run, judged) for run, judged in runs if run.status == "done"]
-        starts = [start for start in known if start is not None]
-        start = min(starts, key=lambda value: as_error(first, value))
-        seeds = "" if all(r.passes == 0.0 for r in before[0].reaches) else " by some seeds"
-        told = f"The target, {to}, is met before training{seeds}"
-        yield from _best_end(table, f"{told}: give one {direction} {start:.3g}")
-    elif best.reached:
+    if best.reached:
         told = f"No row reaches {to} with every seed {within(best)}"
         yield f"{told}; {label(table, best)}: {format_target(best)}."
     else:

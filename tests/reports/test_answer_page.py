@@ -34,15 +34,6 @@ def test_a_page_stands_alone_with_answer_table_and_figures(tmp_path):
     assert text.index('class="answer"') < text.index("<table") < text.index("Learning curves")
 
 
-def test_the_two_rows_of_the_answer_come_first_in_panels_of_their_own():
-    several = [cell_of(m, n, [falling(n, 2.0)] * 2) for m, n in (("a", 1), ("b", 1), ("b", 4))]
-    drawn = curves_figure(build_table(several, 0.2))
-    assert [axes.get_title(loc="left") for axes in drawn.axes[::2]] == ["the answer", "a", "b"]
-    labels = [line.get_label() for line in drawn.axes[0].lines]
-    assert labels[:2] == ["b with 4 workers", "1 worker alone (a)"]
-    assert len(curves_figure(table_of()).axes) == 2  # one algorithm has them in one panel anyway
-
-
 def test_the_report_of_a_result_says_what_was_trained(tmp_path):
     table = searched()
     table.rows[0].cell.runs[0].config["seed"] = 0
