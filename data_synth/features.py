@@ -1,4 +1,4 @@
-"""Acoustic features: PLP, log-mel, differences over time, normalisation.
+"""Acoustic features: PLP, differences over time, normalisation.
 
 All functions take one utterance and look at no other, so a corpus made in chunks has the same
 bytes however it is cut.
@@ -11,15 +11,13 @@ of frequencies, and its cepstral recursion multiplies by the coefficient it is c
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 WINDOW_S = 0.025
 SHIFT_S = 0.010
 DELTA_WINDOW = 2
-# Added to power spectra (PLP) or bounding band energies (log-mel) from below: keeps digital
-# silence finite, and lies under the rounding noise of any 16-bit recording.
+# Added to power spectra: keeps digital silence finite, and lies under the rounding noise of any
+# 16-bit recording.
 POWER_FLOOR = 1.0
 
 
@@ -170,59 +168,11 @@ def plp(signal: np.ndarray, rate_hz: int, count: int = 13) -> np.ndarray:
     return all_pole_cepstra(*linear_prediction(correlation), count)
 
 
-def mel(hz: np.ndarray | float) -> np.ndarray:
-    """Frequency in mels, 1127 ln(1 + f / 700)."""
-    return 1127.0 * np.log1p(np.asarray(hz) / 700.0)
-
-
-def mel_bands(count: int, bins: int, rate_hz: int, low_hz: float = 20.0) -> np.ndarray:
-    """Triangles evenly spaced in mels between ``low_hz`` and half the rate.
-
-    Returns:
-        float64 [count, bins].
-    """
-    edges = np.linspace(mel(low_hz), mel(rate_hz / 2), count + 2)
-    place = mel(np.linspace(0, rate_hz / 2, bins))[None, :]
-    low, centre, right = edges[:-2, None], edges[1:-1, None], edges[2:, None]
-    rising, falling = (place - low) / (centre - low), (right - place) / (right - centre)
-    return np.maximum(0.0, np.minimum(rising, falling))
-
-
-def log_mel(signal: np.ndarray, rate_hz: int, count: int = 40) -> np.ndarray:
-    """Log energies of mel bands, the way Kaldi computes them without dither.
-
-    Frames lose their mean, are pre-emphasised by 0.97 and shaped by a Hann window to the
-    power 0.85; band energies are floored before the logarithm.
+def utterance_features(signal: np.ndarray, rate_hz: int) -> np.ndarray:
+    """PLP cepstra of a signal with slopes and slopes' slopes, normalised: float32 [frames, 39].
 
     Args:
         signal: [samples], 16-bit units.
         rate_hz: samples a second.
-        count: mel bands.
-
-    Returns:
-        float64 [frames, count].
     """
-    frames = split_into_frames(signal, rate_hz)
-    frames = frames - frames.mean(axis=1, keepdims=True)
-    before = np.concatenate([frames[:, :1], frames[:, :-1]], axis=1)
-    power = power_spectrum(frames - 0.97 * before, np.hanning(frames.shape[1]) ** 0.85)
-    energies = power @ mel_bands(count, power.shape[1], rate_hz).T
-    return np.log(np.maximum(energies, POWER_FLOOR))
-
-
-# What a corpus may be made of: static features of a signal at a rate.
-FRONT_ENDS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {"plp": plp, "log_mel": log_mel}
-
-
-def utterance_features(signal: np.ndarray, rate_hz: int, front_end: str) -> np.ndarray:
-    """Static features, slopes and slopes' slopes of a signal, normalised.
-
-    Args:
-        signal: [samples], 16-bit units.
-        rate_hz: samples a second.
-        front_end: ``"plp"`` (39 numbers a frame) or ``"log_mel"`` (120).
-
-    Returns:
-        float32 [frames, dim].
-    """
-    return standardise(with_deltas(FRONT_ENDS[front_end](signal, rate_hz)))
+    return standardise(with_deltas(plp(signal, rate_hz)))

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from data_synth.corpus import Corpus, Utterances
-from data_synth.features import FRONT_ENDS, standardise, with_deltas
+from data_synth.features import plp, standardise, with_deltas
 from data_synth.storage import progress_counter
 from data_synth.targets import Effort, Speech, from_transcripts
 from harness.acoustics.language_model import variants
@@ -144,13 +144,11 @@ class Recipe:
 
     Attributes:
         rate_hz: of the recordings.
-        front_end: one of ``features.FRONT_ENDS``.
         effort: parameters of the alignment.
         skip: leave bad recordings out and count them, instead of rejecting the corpus.
     """
 
     rate_hz: int = 16_000
-    front_end: str = "plp"
     effort: Effort = field(default_factory=Effort)
     skip: bool = False
 
@@ -186,7 +184,7 @@ def features_of(
     if strange:
         raise UserError(f"{recording.path}: word {strange[0]!r} has no pronunciation")
     signal = READERS[recording.path.suffix.lower()](recording.path, recipe.rate_hz)
-    static = FRONT_ENDS[recipe.front_end](signal, recipe.rate_hz)
+    static = plp(signal, recipe.rate_hz)
     if not len(static):
         raise UserError(f"{recording.path}: shorter than one frame ({len(signal)} samples)")
     return with_deltas(static)

@@ -119,8 +119,8 @@ def flat_targets(
 ) -> np.ndarray:
     """Equal parts of the loud frames for the first pronunciations, silence elsewhere.
 
-    Loudness is the first feature: log energy or its like in PLP and MFCC, the lowest band of
-    log-mel. If the loud frames are too few for the words, the whole utterance is speech.
+    Loudness is the first feature: log energy or its like in PLP and MFCC. If the loud frames are
+    too few for the words, the whole utterance is speech.
 
     Args:
         speech: frames.

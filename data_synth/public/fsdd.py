@@ -52,7 +52,6 @@ class Recipe:
     Attributes:
         seed: decides the babble.
         train_takes: training recordings of each digit and speaker (index 10 and up).
-        front_end: static features, one of ``features.FRONT_ENDS``.
         word_states, silence_states: HMM states of a digit, and of the silence around it.
         rounds: realignments of the Viterbi training.
         noise_snr_db: mean power of a recording over that of its babble in ``noise``.
@@ -61,7 +60,6 @@ class Recipe:
 
     seed: int = 0
     train_takes: int = 40
-    front_end: str = "plp"
     word_states: int = 8
     silence_states: int = 3
     rounds: int = 12
@@ -170,7 +168,7 @@ def build(recipe: Recipe, folder: Path, progress: Callable[[str], None]) -> Corp
         voices = voices or signals  # `train` comes first
         if split == "noise":
             signals = add_babble(recipe, signals, voices)
-        blocks = [utterance_features(s, RATE_HZ, recipe.front_end) for s in signals]
+        blocks = [utterance_features(s, RATE_HZ) for s in signals]
         refuse_short(recipe, folder, table, blocks)
         tables.append(dataclasses.replace(table, frames=np.array(list(map(len, blocks)))))
         features += blocks

@@ -92,7 +92,7 @@ class _Reader:
         self.total = 0
 
     def read(self, folder: Folder, shift_s: float, progress: Callable[[str], None]) -> None:
-        features = matrices(folder.path, self.recipe.front_end)
+        features = matrices(folder.path)
         tables = {n: read_table(folder.path / n) for n in ("text", "utt2spk")}
         keys = tables["text"].keys() | tables["utt2spk"].keys()
         if silent := sorted(keys - features.keys()):
@@ -157,7 +157,7 @@ def read(
     Args:
         folders: the training directory first; splits without a directory are taken from it.
         lexicon: ``lexicon.txt`` or ``lexiconp.txt``.
-        recipe: front end, effort and skipping; the sampling rate where no file states it.
+        recipe: effort and skipping; the sampling rate where no file states it.
         progress: called with a line of text now and then.
         realign: find targets from transcripts even where times of phones are given.
 
@@ -166,7 +166,7 @@ def read(
     """
     training = folders[0].path
     if not (training / "feats.scp").exists():
-        matrices(training, recipe.front_end)  # says what is needed before a lexicon is missed
+        matrices(training)  # says what is needed before a lexicon is missed
     said = read_lexicon(lexicon)
     rate_hz = rate_of(training) if has_sound(training) else recipe.rate_hz
     shifts = [shift_of(folder.path) for folder in folders]

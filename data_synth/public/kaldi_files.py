@@ -20,7 +20,7 @@ from typing import IO
 
 import numpy as np
 
-from data_synth.features import FRONT_ENDS, SHIFT_S
+from data_synth.features import SHIFT_S, plp
 from data_synth.recorded import READERS, read_lines
 from data_synth.tree import SILENCE
 from harness.base.errors import UserError
@@ -124,12 +124,11 @@ def has_sound(folder: Path) -> bool:
     return not (folder / "feats.scp").exists() and (folder / "wav.scp").exists()
 
 
-def matrices(folder: Path, front_end: str) -> Mapping[str, Made]:
+def matrices(folder: Path) -> Mapping[str, Made]:
     """Functions that read or compute each utterance's features.
 
     Args:
         folder: the data directory.
-        front_end: one of `FRONT_ENDS`, for recordings.
 
     Raises:
         UserError: it has neither features nor recordings, or a broken table.
@@ -145,7 +144,7 @@ def matrices(folder: Path, front_end: str) -> Mapping[str, Made]:
             " steps/make_fbank.sh writes it, or wav.scp, whose recordings are made into features"
         )
     rate_hz = rate_of(folder)
-    compute = partial(_compute_features, folder=folder, rate_hz=rate_hz, front_end=front_end)
+    compute = partial(_compute_features, folder=folder, rate_hz=rate_hz)
     return {key: partial(compute, *piece) for key, piece in _pieces(folder).items()}
 
 
@@ -250,7 +249,7 @@ def _recording(place: str, folder: Path) -> Path:
 
 
 def _compute_features(
-    place: str, start_s: float, end_s: float, folder: Path, rate_hz: int, front_end: str
+    place: str, start_s: float, end_s: float, folder: Path, rate_hz: int
 ) -> np.ndarray:
     path = _recording(place, folder)
     signal = READERS[path.suffix.lower()](path, rate_hz)
@@ -260,7 +259,7 @@ def _compute_features(
     if not 0 <= start_s * rate_hz < last <= len(signal):
         reason = f"segment from {start_s} to {end_s} s of {len(signal) / rate_hz:.2f} s"
         raise UserError(f"{path}: {reason}")
-    return FRONT_ENDS[front_end](signal[round(start_s * rate_hz) : last], rate_hz)
+    return plp(signal[round(start_s * rate_hz) : last], rate_hz)
 
 
 def _load_matrix(place: str, folder: Path) -> np.ndarray:

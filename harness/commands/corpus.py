@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.argument_types import whole
-from harness.base.errors import UserError, name_error
+from harness.base.errors import UserError
 
 if TYPE_CHECKING:
     from data_synth.corpus import Corpus
@@ -134,15 +134,11 @@ def _configure_import(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--lexicon", type=Path, help="default: FOLDER/lexicon.txt")
     verb.add_argument("--lm", type=Path, help="an ARPA file, kept as OUT/lm.arpa")
-    verb.add_argument(
-        "--front-end", default="plp", help="of wav.scp's recordings: plp or log_mel, with slopes"
-    )
     verb.add_argument("--realign", action="store_true", help="ignore times of phones")
     _alignment_options(verb)
 
 
 def _import(arguments: argparse.Namespace) -> int:
-    from data_synth.features import FRONT_ENDS
     from data_synth.public.kaldi_dir import Folder, read
     from data_synth.recorded import Recipe
     from data_synth.storage import save
@@ -151,10 +147,7 @@ def _import(arguments: argparse.Namespace) -> int:
     folders = [Folder(arguments.folder, "train")]
     folders += [Folder(arguments.dev, "dev")] if arguments.dev else []
     folders += [Folder(path, path.name) for path in arguments.test]
-    if arguments.front_end not in FRONT_ENDS:
-        raise name_error("--front-end", arguments.front_end, FRONT_ENDS)
     recipe = Recipe(
-        front_end=arguments.front_end,
         effort=_effort(arguments),
         skip=arguments.skip_bad,
     )

@@ -25,7 +25,7 @@ def test_synthetic_sentences_over_drawing_their_noise(compare, maker):
 def test_plp_features_over_their_fourier_transforms(compare):
     signal = 1000 * stream(0, "benchmark sound").normal(size=10 * 16_000)
     windows = np.lib.stride_tricks.sliding_window_view(signal, 400)[::160]
-    features = lambda: utterance_features(signal, 16_000, "plp")  # noqa: E731
+    features = lambda: utterance_features(signal, 16_000)  # noqa: E731
     assert features().shape == (998, 39)
     compare(features, lambda: np.fft.rfft(windows, 512), at_most=14.0)
 

@@ -143,7 +143,7 @@ def _scp(folder: Path) -> bytes:
 
 
 def _matrices(folder: Path) -> None:
-    for read in matrices(folder, "plp").values():
+    for read in matrices(folder).values():
         read()
 
 

@@ -73,7 +73,6 @@ LIGHT: list[tuple[str, str]] = [
     ("corpus bake", "invalid choice: 'bake'"),
     ("corpus import kaldi nosuch --out x", "nosuch: no such directory; needed: a Kaldi data"),
     ("corpus import kaldi empty --out x", "empty: neither feats.scp nor wav.scp; needed"),
-    ("corpus import kaldi empty --out x --front-end mfcc", "--front-end: unknown 'mfcc'"),
     ("reproduce papr1", "paper: unknown 'papr1' (did you mean 'paper1'?)"),
     ("reproduce paper1 --scale lptop", "--scale: unknown 'lptop' (did you mean 'laptop'?)"),
     ("reproduce paper1 --corpus nosuch", "error: corpus: unknown 'nosuch'"),
