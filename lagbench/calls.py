@@ -12,7 +12,6 @@ from torch import nn
 from harness.base.errors import UserError
 from harness.base.files import DEFAULT_STORE
 from harness.base.log import LOG
-from harness.experiment.display import Tally
 from harness.experiment.grid import Runner, idle_lines, repeat_lines
 from harness.experiment.methods import Asked, method_of, protocol_of
 from harness.experiment.task import Task
@@ -36,7 +35,7 @@ from harness.search.knobs import knob_of
 from harness.simulator import Cluster, Simulation, Timeline, Workload
 from harness.simulator.foresight import describe_repeats
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.store import Cell, Run, Store
+from harness.store import Run, Store
 from harness.store.files import writable_folder
 from harness.store.read import is_run
 from lagbench.advised import Advice
@@ -235,13 +234,9 @@ def tolerate(
 
         def grid_at(value: float) -> Grid:
             turned, count = turn(value)
-            return turned.grid([method], [count], fixed)
+            return turned.prepare(turned.grid([method], [count], fixed))
 
-        def run(value: float, grid: Grid, tally: Tally) -> list[Cell]:
-            turned = turn(value)[0]
-            return turned.prepare(grid).run(turned.runner, tally)
-
-        tolerance = ToleranceSearch(search, grid_at, run).find()
+        tolerance = ToleranceSearch(search, grid_at, call.runner).find()
         runs = [run for point in tolerance.points for run in point.cell.runs]
         for line in [f"no effect: {knob.idle}"] if knob.idle else idle_lines(runs):
             call.say(line)

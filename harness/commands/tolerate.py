@@ -9,10 +9,8 @@ from harness.base.files import describe_choices, run_file
 from harness.commands import overrides
 
 if TYPE_CHECKING:
-    from harness.experiment.display import Tally
     from harness.experiment.experiment import AnyExperiment
     from harness.search.comparison import Grid
-    from harness.store import Cell
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -88,9 +86,6 @@ def run(arguments: argparse.Namespace) -> int:
         def grid_at(value: float) -> Grid:
             return overrides.grid_of(arguments, turn(value), [method])
 
-        def run_grid(_: float, grid: Grid, tally: Tally) -> list[Cell]:
-            return grid.run(runner, tally)
-
-        tolerance = ToleranceSearch(search, grid_at, run_grid).find()
+        tolerance = ToleranceSearch(search, grid_at, runner).find()
     runs = [run for point in tolerance.points for run in point.cell.runs]
     return overrides.finish(arguments, answer_of(tolerance), runs, knob.idle)

@@ -32,7 +32,6 @@ from harness.judge.direction import as_error, final_error
 from harness.search.comparison import Grid, Try, scale_linearly
 from harness.search.rates import MOST_TRAININGS, TUNING_SEEDS, search_rate
 from harness.search.search import FACTOR, Steps, climb, drive, follow, lowest, translate
-from harness.simulator import Simulation
 from harness.store import Cell, Run
 
 KEPT = 3
@@ -198,10 +197,7 @@ def simulate_step_s(config: AnyExperiment) -> float:
         config: configuration of a run.
     """
     folds = 20 if config.rounds else 20 * config.workers + 20
-    simulation = Simulation(
-        config.cluster, config.timed, config.workload(0), config.workers, config.seed, spans=False
-    )
-    timeline = simulation.advance(folds=folds)
+    timeline = config.simulate(config.timed).advance(folds=folds)
     half = folds // 2
     begun_s, ended_s = (float(timeline.folds.time_s[at]) for at in (half - 1, -1))
     later = timeline.contributions.fold >= half

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.experiment.display import Tally
+from harness.experiment.grid import Runner
 from harness.judge.break_point import Point, Tolerance, errors_of, point, reference_point
 from harness.search.comparison import Grid, scale_linearly
 from harness.search.search import Steps, bisect, geometric_mean, solve
@@ -89,12 +90,12 @@ class ToleranceSearch:
     Args:
         search: quantity, range and margin.
         grid_at: the grid of a value: one method with one number of workers.
-        run: runs the grid of a value and counts its trainings.
+        runner: executes runs that its store lacks.
     """
 
     search: Search
     grid_at: Callable[[float], Grid]
-    run: Callable[[float, Grid, Tally], Sequence[Cell]]
+    runner: Runner
 
     def find(self) -> Tolerance:
         """Raise the quantity until the final error breaks the margin.
@@ -116,7 +117,7 @@ class ToleranceSearch:
 
         def cell(value: float) -> Cell:
             grid = self._start_near(self.grid_at(value), value, cells)
-            (cells[value],) = self.run(value, grid, tally)
+            (cells[value],) = grid.run(self.runner, tally)
             return cells[value]
 
         start = cell(low)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError, name_error
 from harness.experiment.experiment import AnyExperiment
-from harness.simulator import Cluster, Fault, Network, Server, Simulation, WorkerGroup
+from harness.simulator import Cluster, Fault, Network, Server, WorkerGroup
 
 RETRY_OF_LATENCIES, LEAST_RETRY_S = 2.0, 1e-6
 """A lost message is sent again after this many latencies of its path, and at least this time."""
@@ -140,11 +140,7 @@ def _to_server_s(cluster: Cluster) -> float:
 
 def _begin(config: AnyExperiment) -> list[float]:
     """Times of a run's first folds, one for each worker, in simulated seconds."""
-    workload = config.workload(0)
-    simulation = Simulation(
-        config.cluster, config.timed, workload, config.workers, config.seed, spans=False
-    )
-    return simulation.advance(folds=config.workers).folds.time_s.tolist()
+    return config.simulate(config.timed).advance(folds=config.workers).folds.time_s.tolist()
 
 
 KNOBS = {

@@ -55,6 +55,15 @@ class FakeGrid:
 
     searches, methods, workers, most_trainings = False, (), (1,), 2
 
+    def __init__(self, errors, said):
+        self.errors, self.said = errors, said
+
+    def run(self, runner, tally):
+        self.said.append(tally.describe(0))
+        runs = [run_of(error) for error in self.errors]
+        tally.done += len(runs)
+        return [SimpleNamespace(runs=runs, judged="dev", example_weight=0.0, rate=1.0, workers=1)]
+
 
 def run_of(error):
     return SimpleNamespace(
@@ -67,14 +76,11 @@ def found_for(error, between=(1, 64)):
     """The result of a search of whole numbers, and what the tally said before each value."""
     said = []
 
-    def run(value, grid, tally):
-        said.append(tally.describe(0))
-        runs = [run_of(error(value, seed)) for seed in (0, 1)]
-        tally.done += len(runs)
-        return [SimpleNamespace(runs=runs, judged="dev", example_weight=0.0, rate=1.0, workers=1)]
+    def grid_at(value):
+        return FakeGrid([error(value, seed) for seed in (0, 1)], said)
 
     search = Search("workers", "workers", True, between, margin=0.1)
-    return ToleranceSearch(search, lambda value: FakeGrid(), run).find(), said
+    return ToleranceSearch(search, grid_at, None).find(), said
 
 
 def test_the_break_of_a_known_curve_is_found_and_the_trainings_are_counted(caplog):
