@@ -40,6 +40,7 @@ from reproductions.paper1_async_asgd.exhibits import (
     FALLING,
     OVER,
     THREE,
+    error_statistic,
     final_errors,
     model_of,
     rate_left,
@@ -53,7 +54,6 @@ from reproductions.paper1_async_asgd.experiments import (
     minibatch_of,
 )
 from reproductions.run_metrics import (
-    errors_of_utterances,
     lengths_of_utterances,
     summary_value,
     time_at_epoch,
@@ -167,7 +167,7 @@ def chunk_size(subject: Subject, runs: Runs) -> Judged:
     rule = rule_above(1.0)
     for test in subject.corpus.tests:
         order = _order(test, [runs[name] for name in CHUNKS])
-        ratio = _error_ratio(test, ("one_pass", largest), ("one_pass", smallest))
+        ratio = error_statistic(rate_ratio_ci, test, ("one_pass", largest), ("one_pass", smallest))
         paper = REPORTED["claims"].get(f"chunk_25_over_1_{test}")
         frames = np.stack([_frames("one_pass", test, runs[name]) for name in CHUNKS], axis=1)
         by_frames = rank_correlation_ci(CHUNK_HOURS, frames)
@@ -187,17 +187,6 @@ def _order(test: str, chunks: Sequence[Sequence[Run]]) -> Interval:
     return rank_correlation_ci(CHUNK_HOURS, rates)
 
 
-Method = tuple[str, Sequence[Run]]
-"""A method's name, as of `final_errors`, and its runs."""
-
-
-@unless_missing(UNKNOWN)
-def _error_ratio(test: str, over: Method, under: Method) -> Interval:
-    """Final error of one group of runs over another's."""
-    a, b = (final_errors(name, test, group) for name, group in (over, under))
-    return rate_ratio_ci(a, b, lengths_of_utterances(under[1], test))
-
-
 @CLAIMS.declare(
     "p1.one-pass-close", (*BOTH, "one_pass_hand"),
     "One pass of asynchronous ASGD is very close to multi-pass SGD", "Section 4.3, Table 2",
@@ -207,7 +196,7 @@ def one_pass_close(subject: Subject, runs: Runs) -> Judged:
     """Error of one pass of ASGD over that of many passes of SGD, on each test set."""
     rule = rule_at_most(1.08)
     for test in subject.corpus.tests:
-        ratio = _error_ratio(test, *((name, runs[name]) for name in BOTH))
+        ratio = error_statistic(rate_ratio_ci, test, *((name, runs[name]) for name in BOTH))
         paper = REPORTED["claims"].get(f"one_pass_ratio_{test}")
         frames = ratio_ci(*(_frames(name, test, runs[name]) for name in BOTH))
         yield Quantity(f"{test}, characters", paper, ratio, rule, paper, "characters")
@@ -215,7 +204,9 @@ def one_pass_close(subject: Subject, runs: Runs) -> Judged:
     for test, arm in product(subject.corpus.tests, ("one_pass", "one_pass_hand")):
         over = runs[arm]
         ratios = {
-            model: _error_ratio(test, (model, over), ("multi_pass", runs["multi_pass"]))
+            model: error_statistic(
+                rate_ratio_ci, test, (model, over), ("multi_pass", runs["multi_pass"])
+            )
             for model in ("average", "iterate", "window")
         }
         model = min(ratios, key=lambda name: ratios[name].estimate)
@@ -244,7 +235,7 @@ def async_no_loss(subject: Subject, runs: Runs) -> Judged:
     rule = rule_between(0.98, 1.02)
     four, one = (("iterate", runs[name]) for name in ("one_pass_hand", "one_worker"))
     for test in subject.corpus.tests:
-        ratio = _error_ratio(test, four, one)
+        ratio = error_statistic(rate_ratio_ci, test, four, one)
         frames = ratio_ci(*(_frames(name, test, group) for name, group in (four, one)))
         yield Quantity(f"{test}, characters", 1.0, ratio, rule, 1.0, "characters")
         yield Quantity(f"{test}, frames", 1.0, frames, rule, 1.0, "frames")
@@ -303,21 +294,13 @@ def average_helps(subject: Subject, runs: Runs) -> Judged:
         label = f"{arm}, {passes}, window of a tenth − iterate, frames"
         yield Quantity(label, None, paired_difference_ci(window, iterate))
     for test, arm in product(subject.corpus.tests, FALLING):
-        difference = _average_minus_iterate(test, runs[arm])
+        models = ("average", runs[arm]), ("iterate", runs[arm])
+        difference = error_statistic(rate_difference_ci, test, *models)
         label = f"{test}, {arm}, one pass, average − iterate, characters"
         yield side_of_zero(label, 100.0 * difference, "below", measure="characters")
     for arm in THREE:
         moments = [_switch_epoch(run) / PRESETS[subject.scale].subset for run in runs[arm]]
         yield CONDITIONS.measure("switch-late", mean_ci(np.minimum(moments, 1.0)), arm)
-
-
-@unless_missing(UNKNOWN)
-def _average_minus_iterate(test: str, group: Sequence[Run]) -> Interval:
-    """Error of the average less that of the iterate after one pass."""
-    average, iterate = (
-        errors_of_utterances(group, f"{test}/{model}/0") for model in ("average", "iterate")
-    )
-    return rate_difference_ci(average, iterate, lengths_of_utterances(group, test))
 
 
 @CLAIMS.declare(

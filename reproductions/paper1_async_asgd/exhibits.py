@@ -6,7 +6,7 @@ Beyond the paper are the servers that its hours allow.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -108,7 +108,7 @@ def table1(subject: Subject, runs: Runs) -> Content:
         printed = REPORTED["table1"].get(test, [None] * len(CHUNK_HOURS))
         for hours, paper in zip(CHUNK_HOURS, printed, strict=True):
             group = runs[chunk_name(hours)]
-            rate = 100.0 * _rate("one_pass", test, group)
+            rate = 100.0 * error_statistic(rate_ci, test, ("one_pass", group))
             yield Row.from_interval(test, f"{hours} h", paper, rate, hashes(group))
     share = PRESETS[subject.scale].chunk
     yield f"A chunk of 1 h is 1/500 of the paper's data and 1/{1 / share:.0f} of ours."
@@ -121,7 +121,7 @@ def table2(subject: Subject, runs: Runs) -> Content:
     for name in ("multi_pass", "one_pass"):
         for test in subject.corpus.tests:
             paper = REPORTED["table2"].get(test, {}).get(name)
-            rate = 100.0 * _rate(name, test, runs[name])
+            rate = 100.0 * error_statistic(rate_ci, test, (name, runs[name]))
             yield Row.from_interval(LABELS[name], test, paper, rate, hashes(runs[name]))
     yield error_note(subject)
 
@@ -195,9 +195,15 @@ def final_errors(name: str, test: str, runs: Sequence[Run]) -> np.ndarray:
     return errors_of_utterances(runs, f"{test}/{model_of(name)}/0")
 
 
+Method = tuple[str, Sequence[Run]]
+"""A method's name, as of `final_errors`, and its runs."""
+
+
 @unless_missing(UNKNOWN)
-def _rate(method: str, test: str, runs: Sequence[Run]) -> Interval:
-    return rate_ci(final_errors(method, test, runs), lengths_of_utterances(runs, test))
+def error_statistic(statistic: Callable[..., Interval], test: str, *methods: Method) -> Interval:
+    """A statistic of the final word errors of methods on a test set."""
+    errors = [final_errors(name, test, group) for name, group in methods]
+    return statistic(*errors, lengths_of_utterances(methods[-1][1], test))
 
 
 @unless_missing(math.nan)

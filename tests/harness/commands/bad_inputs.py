@@ -45,7 +45,7 @@ class Case(NamedTuple):
 
 def cases() -> list[Case]:
     """All of them, in order of class."""
-    kinds = (contents, places, numbers, options, sweeps, networks, outputs, extremes)
+    kinds = (contents, places, numbers, options, sweeps, extremes)
     return [case for kind in kinds for case in kind()]
 
 
@@ -134,6 +134,8 @@ OPTIONS += ("queue", "depth", "shards")
 
 def options() -> Iterator[Case]:
     """Options with what is no number, or none that is allowed."""
+    for text in ("", "-", "1-", "0-1", "1-2x0", "a-b", LONG, "10-20x1001-30", "1-²"):
+        yield Case(f"option: --network {text[:20]!r}", PLAIN.encode(), (f"--network={text}",), True)
     for option in OPTIONS:
         for text in ("", "x", "1.5", "nan", "-1" + "0" * 30, LONG, "1e3", "0x10", " ", "1,,2", "½"):
             name = f"option: --{option} {text[:12]!r}"
@@ -152,31 +154,6 @@ def sweeps() -> Iterator[Case]:
     texts += ["link.latency_s=[1]", "link.latency_s={}", "link.latency_s='", "jitter.law=x", "é=1"]
     for text in texts:
         yield Case(f"sweep: {text[:30]!r}", PLAIN.encode(), (f"--sweep={text}",), True)
-
-
-def networks() -> Iterator[Case]:
-    """Sizes of layers that are none."""
-    texts = ["", "-", "1", "1-", "-1-2", "0-1", "1-2x0", "1-2x", "1-x2-3", "1.5-2", "a-b", LONG]
-    texts += [f"{HUGE}-{HUGE}", f"10-20x{LONG}-30", "10-20x1001-30", "1-²", "1 - 2", "1--2"]
-    for text in texts:
-        yield Case(f"network: {text[:20]!r}", PLAIN.encode(), (f"--network={text}",), True)
-    for text in ("1-1", "999999999-999999999", "10-20x1000-30"):
-        yield Case(f"network: {text!r}", PLAIN.encode(), (f"--network={text}",), None)
-
-
-def outputs() -> Iterator[Case]:
-    """Outputs that cannot be written."""
-    for option in ("json", "trace"):
-        for place in (
-            "/", "DIR", "/dev/full", "/dev/null", "/nowhere/x", "DIR/fifo", "/proc/x", "",
-        ):  # fmt: skip
-            yield Case(
-                f"output: --{option}={place}", PLAIN.encode(), (f"--{option}={place}",), True
-            )
-        long = (f"--{option}=DIR/{'n' * 300}",)
-        yield Case(f"output: --{option} long", PLAIN.encode(), long, True)
-        yield Case(f"output: --{option} input", PLAIN.encode(), (f"--{option}=DIR/c.toml",), True)
-    yield Case("output: both", PLAIN.encode(), ("--json=-", "--trace=-"), True)
 
 
 def extremes() -> Iterator[Case]:
