@@ -11,7 +11,7 @@ event has, mostly the number of events scheduled before it (`Agenda`).
 Events that are inserted in order of their times, or nearly so, wait in a `Queue`, first in, first
 out. All are arrays, so a kernel's state can contain them, and be saved and restored.
 
-`kernel`, `loop` and `part` compile functions.
+`kernel` and `part` compile functions.
 """
 
 from __future__ import annotations
@@ -33,16 +33,6 @@ _OPTIONS = {"_nrt": False}
 def kernel(function: _F) -> _F:
     """Compile for other kernels, which pass named tuples by address, and for Python."""
     return compiling.callable_part(function, **_OPTIONS)
-
-
-def loop(function: _F) -> _F:
-    """Compile for Python only, with the fields of its named tuples as local variables.
-
-    A loop of few instructions keeps them in registers; by address it would take 1.6 times as
-    long. It should call functions compiled by `part`: kernels get addresses, so a tuple would be
-    copied before each call.
-    """
-    return compiling.kernel(function, **_OPTIONS)
 
 
 def part(function: _F) -> _F:

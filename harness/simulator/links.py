@@ -28,7 +28,7 @@ import numpy as np
 from harness.simulator import network, star
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs, own_links
-from harness.simulator.events import WAIT, Queue, append, head_s, kernel, new_queue, take
+from harness.simulator.events import WAIT, Queue, append, head_s, kernel, new_queue, part, take
 from harness.simulator.network import Traffic, new_traffic, wire
 from harness.simulator.star import Star, new_star
 
@@ -109,19 +109,19 @@ def new_links(cluster: Cluster, workers: int, depth: int = 1, shards: int = 1) -
     )
 
 
-@kernel
+@part
 def load_of(links: Links, costs: Costs) -> float:
     """What a contribution is to the links: bytes on a network, else seconds on an idle link."""
     return costs.parameter_bytes if links.sharing >= NETWORK else costs.copy_s
 
 
-@kernel
+@part
 def staging_s(links: Links, load: float) -> float:
     """Seconds to copy so many bytes to or from a pinned buffer."""
     return load / links.staging_bytes_per_s
 
 
-@kernel
+@part
 def enter(
     links: Links,
     place: int,
@@ -210,7 +210,7 @@ def leave(links: Links, now_s: float) -> tuple[int, float]:
     return place, now_s + links.latency_s
 
 
-@kernel
+@part
 def occupy(links: Links, worker: int, way: int, now_s: float, load_s: float) -> float:
     """Start of a copy of ``load_s`` on a link that is not fair, which is then taken until its end.
 

@@ -21,7 +21,7 @@ from harness.simulator.network import Level, Network, wire
 from tests.harness.simulator.simpy_network import NetworkedModel
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
-FOLDS, SIMPY_FOLDS = 100_000, 4000
+FOLDS, SEGMENT, SIMPY_FOLDS = 100_000, 25_000, 4000
 WORKERS, SIZE = 1024, 1.6e8
 NODES = Network((Level(1, 4.5e11, 1e-6), Level(8, 5e10, 2e-6)))
 READY = np.random.default_rng(0).exponential(0.01, WORKERS)
@@ -82,8 +82,8 @@ def test_the_parameter_server_is_fast_and_its_sequence_is_simpys(compare, worker
     assert list(rows) == model.record[:SIMPY_FOLDS]
 
     def advance() -> None:
-        for _ in range(FOLDS // SIMPY_FOLDS):
-            simulation.advance(folds=SIMPY_FOLDS)
+        for _ in range(FOLDS // SEGMENT):
+            simulation.advance(folds=SEGMENT)
 
     # 25 times as many folds in at most half of the time: 50 times SimPy.
     compare(advance, model.run, at_most=0.5, rounds=3)

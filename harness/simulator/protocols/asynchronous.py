@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.simulator.costs import Costs, computation_s, folding_s
-from harness.simulator.events import WAIT, WHO, enter, head_s, kernel, scratch
+from harness.simulator.costs import Costs, computation_with_jitter_s, folding_s, jitter_of
+from harness.simulator.events import WAIT, WHO, enter, head_s, kernel, part, scratch
 from harness.simulator.events import take as take_first
 from harness.simulator.links import load_of, next_departure_s, staging_s
 from harness.simulator.protocols import shards
@@ -66,7 +66,16 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
         elif link_s <= min(fold_s, event_s):
             on_departure(state, costs, rules)
         elif fold_s <= event_s:
-            fold(state, costs, rules, record, take_first(state.folds)[1])
+            number = fold(state, costs, rules, record, take_first(state.folds)[1])
+            if number >= 0:
+                # Mostly nothing else is left of this instant: then the worker reads at once.
+                link_s = next_departure_s(state.links, clock.now_s)
+                next_s = min(link_s, head_s(state.folds), events[1].time_s)
+                is_last = state.readers.counts[WAIT] == 0 and next_s > clock.now_s
+                if is_last and not rules.asks and clock.version < limits.version:
+                    read(state, costs, rules, limits, number)
+                else:
+                    server.schedule_read(state, number)
             if rules.asks and may_begin(state, limits):
                 server.wake(state)  # the fold may change the answer for those that wait
         else:
@@ -74,7 +83,7 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
     return DONE
 
 
-@kernel
+@part
 def happen(
     state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, key: int
 ) -> None:
@@ -157,7 +166,7 @@ def read(state: State, costs: Costs, rules: Rules, limits: Limits, number: int) 
     take(state, costs, rules, number, slot)
 
 
-@kernel
+@part
 def take(state: State, costs: Costs, rules: Rules, number: int, place: int) -> None:
     """Take a snapshot of the model, if one is due, and the next minibatches."""
     clock, worker, slot = state.clock[0], state.workers[number], state.slots[place]
@@ -177,8 +186,11 @@ def take(state: State, costs: Costs, rules: Rules, number: int, place: int) -> N
     slot.first_step = clock.dispatched
     slot.load = load_of(state.links, costs)
     slot.compute_s = 0.0
+    if worker.step == 0:
+        worker.jitter = jitter_of(costs, number, 0)
     for step in range(worker.step, worker.step + rules.push_every):
-        slot.compute_s += computation_s(costs, number, step)
+        slot.compute_s += computation_with_jitter_s(costs, number, step, worker.jitter)
+        worker.jitter = jitter_of(costs, number, step + 1)  # ahead, which hides its latency
     # Folds are counted in contributions, not in minibatches.
     slot.fold_s = folding_s(costs, number, worker.step // rules.push_every)
     worker.step += rules.push_every
@@ -196,9 +208,13 @@ def take(state: State, costs: Costs, rules: Rules, number: int, place: int) -> N
         compute(state, costs, rules, place, clock.now_s)
 
 
-@kernel
-def fold(state: State, costs: Costs, rules: Rules, record: Record, place: int) -> None:
-    """Complete a fold: a new version, room at the server, and the worker's next read."""
+@part
+def fold(state: State, costs: Costs, rules: Rules, record: Record, place: int) -> int:
+    """Complete a fold: a new version, and room at the server.
+
+    Returns:
+        The worker, if it may read now, else −1.
+    """
     clock, slot = state.clock[0], state.slots[place]
     number, worker = slot.worker, state.workers[slot.worker]
     # First: checkpoints up to this instant do not contain this fold.
@@ -216,4 +232,5 @@ def fold(state: State, costs: Costs, rules: Rules, record: Record, place: int) -
     if rules.bound >= 0 and worker.status != server.AWAY and worker.folds == clock.least + 1:
         server.leave_least(state, rules)
     if worker.status == server.ENGAGED and worker.computing == 0:
-        server.schedule_read(state, number)
+        return number
+    return -1

@@ -26,16 +26,12 @@ from harness.base.errors import UserError
 from harness.base.settings import Spec, setting
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs
-from harness.simulator.links import is_networked
-from harness.simulator.protocols import asynchronous, plain_server, record
+from harness.simulator.protocols import asynchronous, record
 from harness.simulator.protocols import state as server_state
 from harness.simulator.protocols.contract import Handing, Limits, TimingProtocol
-from harness.simulator.protocols.plain_server import PlainState
 from harness.simulator.protocols.rows import rows_under_way
-from harness.simulator.protocols.state import Rules
+from harness.simulator.protocols.state import Rules, State
 from harness.simulator.timeline import Contributions, Timeline
-
-_State = PlainState | server_state.State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +118,7 @@ class ParameterServer(Spec, TimingProtocol):
             shards=self.shards,
         )
 
-    def start(self, cluster: Cluster, workers: int) -> _State:
+    def start(self, cluster: Cluster, workers: int) -> State:
         """All workers idle at time 0, version 0.
 
         Raises:
@@ -133,29 +129,20 @@ class ParameterServer(Spec, TimingProtocol):
         if self.shards > 1 and self.shards * self.depth * workers > MOST_PIECES:
             allowed = f"with {workers} workers at most {MOST_PIECES // (self.depth * workers)}"
             raise UserError(f"shards: {self.shards} is not allowed; allowed: {allowed}")
-        # Without shared links, faults and special settings a faster kernel gives the same bits.
-        own_links = cluster.link.sharing == "none" and not is_networked(cluster)
-        if own_links and not cluster.faults and self.rules == PLAIN:
-            return plain_server.start(workers)
         return server_state.initial_state(cluster, workers, self.rules)
 
-    def wake(self, state: _State) -> None:
+    def wake(self, state: State) -> None:
         """Let idle workers read at the present time."""
-        if isinstance(state, PlainState):
-            plain_server.wake(state)
-        else:
-            server_state.wake(state)
+        server_state.wake(state)
 
     def advance(
-        self, state: _State, costs: Costs, limits: Limits, room: int, spans: bool
+        self, state: State, costs: Costs, limits: Limits, room: int, spans: bool
     ) -> tuple[int, Timeline]:
         """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`.
 
         Raises:
             UserError: more events than sequence numbers.
         """
-        if isinstance(state, PlainState):
-            return plain_server.advance(state, costs, limits, room, spans)
         start = int(state.clock[0]["version"])
         # A fold records one piece per shard, which must fit the memory.
         room = min(room, max(1, MOST_PIECES // self.shards)) if self.shards > 1 else room
@@ -167,23 +154,18 @@ class ParameterServer(Spec, TimingProtocol):
             raise UserError("simulation: too long; use fewer folds")
         return reason, record.timeline(rows, start, self.push_every)
 
-    def in_flight(self, state: _State) -> Contributions:
+    def in_flight(self, state: State) -> Contributions:
         """Contributions read and not yet folded, by first step."""
-        if isinstance(state, PlainState):
-            return plain_server.contributions_in_flight(state)
         return rows_under_way(state.slots, server_state.UNDER_WAY, self.push_every)
 
-    def promised(self, state: _State) -> int:
-        """The number of minibatches on a plain server; else the version and folds in flight."""
-        if isinstance(state, PlainState):
-            return super().promised(state)
+    def promised(self, state: State) -> int:
+        """The version and folds in flight."""
         clock = state.clock[0]
         return int(clock["version"] + clock["under_way"])
 
-    def restorable(self, state: _State) -> int:
-        """The version of the server's last checkpoint; a plain server never fails."""
-        return int(state.clock[0]["version" if isinstance(state, PlainState) else "restored"])
+    def restorable(self, state: State) -> int:
+        """The version of the server's last checkpoint."""
+        return int(state.clock[0]["restored"])
 
 
-PLAIN = ParameterServer().rules
 MOST_PIECES = 1 << 20

@@ -76,13 +76,15 @@ SLOT = np.dtype(
 stages; after a loss the fold's end is the instant of the loss. Two cache lines."""
 
 WORKER = np.dtype(
-    [("status", np.int16), ("computing", np.int16), ("mine", np.int32)]
-    + [(name, np.int64) for name in ("since_fetch", "messages", "step", "folds", "read_version")]
-    + [(name, np.float64) for name in ("read_at_s", "leave_s")]
+    [("status", np.int16), ("computing", np.int16)]
+    + [(name, np.int32) for name in ("mine", "since_fetch", "messages")]
+    + [(name, np.int64) for name in ("step", "folds", "read_version")]
+    + [(name, np.float64) for name in ("jitter", "read_at_s", "leave_s")]
 )
 """A worker, one cache line: whether it computes, contributions in flight, contributions begun
-since its fetch (−1: no parameters), messages sent, minibatches begun, folds, version and instant
-of its read, and duration of an absence due before its next read."""
+since its fetch (−1: no parameters), messages sent, minibatches begun, folds, version of its read,
+jitter of its next computation, instant of its read, and duration of an absence due before its next
+read."""
 
 
 class Rules(NamedTuple):

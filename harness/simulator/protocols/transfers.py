@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.simulator import links
 from harness.simulator.costs import Costs
-from harness.simulator.events import WHO, append, enter, kernel, scratch
+from harness.simulator.events import WHO, append, enter, kernel, part, scratch
 from harness.simulator.laws import uniforms
 from harness.simulator.links import DOWN, FAIR, NETWORK, OWN, UP, staging_s
 from harness.simulator.protocols import shards
@@ -73,13 +73,13 @@ def fetch(state: State, costs: Costs, rules: Rules, place: int) -> None:
         on_fetch(state, costs, rules, place, departs_s, arrives_s)
 
 
-@kernel
+@part
 def fetches(state: State, rules: Rules) -> int:
     """Number of messages of a fetch: the link copies all parameters at once."""
     return rules.shards if state.links.sharing >= NETWORK else 1
 
 
-@kernel
+@part
 def on_fetch(
     state: State, costs: Costs, rules: Rules, place: int, departs_s: float, arrives_s: float
 ) -> None:
@@ -109,7 +109,7 @@ def compute(state: State, costs: Costs, rules: Rules, place: int, start_s: float
         server.plan(state, place, slot.compute_end_s, server.COMPUTED)
 
 
-@kernel
+@part
 def on_computed(state: State, rules: Rules, place: int, now_s: float) -> None:
     """After computing: send the contribution or wait for room; its worker may read again."""
     clock, slot = state.clock[0], state.slots[place]
@@ -141,7 +141,7 @@ def send(state: State, rules: Rules, place: int, now_s: float) -> None:
         push(state, rules, place, now_s)
 
 
-@kernel
+@part
 def push(state: State, rules: Rules, place: int, now_s: float) -> None:
     """Send a contribution, or its piece for the next shard."""
     slot = state.slots[place]
@@ -164,7 +164,7 @@ def push(state: State, rules: Rules, place: int, now_s: float) -> None:
         on_push(state, rules, place, departs_s, arrives_s)
 
 
-@kernel
+@part
 def on_push(state: State, rules: Rules, place: int, departs_s: float, arrives_s: float) -> None:
     """Follow a message to the server, whose departure and arrival are known."""
     state.slots[place].push_end_s = arrives_s
@@ -188,7 +188,7 @@ def on_piece(state: State, place: int, now_s: float) -> bool:
     return True
 
 
-@kernel
+@part
 def on_arrival(state: State, costs: Costs, rules: Rules, place: int) -> None:
     """Queue an arriving contribution at the server, unless its message was lost."""
     if rules.shards > 1:
@@ -213,7 +213,7 @@ def on_arrival(state: State, costs: Costs, rules: Rules, place: int) -> None:
     append(state.folds, slot.fold_end_s, place)
 
 
-@kernel
+@part
 def end_of(state: State, rules: Rules, worker: int) -> None:
     """Release a contribution's place at the server to the longest waiting contribution."""
     clock = state.clock[0]

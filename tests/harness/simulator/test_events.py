@@ -4,13 +4,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.simulator import Jitter
 from harness.simulator.events import (
+    WHO,
     append,
+    enter,
     first_s,
     head_s,
     new_agenda,
     new_queue,
+    new_tournament,
+    scratch,
     set_event,
     take,
     take_event,
@@ -47,8 +50,20 @@ def test_a_queue_keeps_the_order_of_time_then_insertion_around_its_ring(pairs, d
     assert [take(queue) for _ in range(len(model))] == model
 
 
-def test_each_fold_is_followed_by_one_read_that_enters_one_event(simulate):
-    simulation = simulate(1000, fold_s=0.0005, jitter=Jitter("shifted-exponential", 1.0))
-    simulation.advance(folds=10_000)
-    pending = simulation._state.arrivals[1000:]["time_s"] < np.inf
-    assert simulation.dispatched == 10_000 + pending.sum()
+def test_a_tournament_gives_the_earliest_and_of_equals_the_first_entered():
+    rng = np.random.default_rng(0)
+    for workers in (1, 2, 3, 5, 8, 13):
+        tree, pending = new_tournament(workers), {}
+        for order in range(300):
+            who, time_s = int(rng.integers(workers)), float(rng.integers(4))
+            if rng.random() < 0.3:
+                pending.pop(who, None)
+                scratch(tree, who)
+            else:
+                pending[who] = (time_s, order)
+                enter(tree, who, time_s, order)
+            if pending:
+                first = min(pending, key=pending.__getitem__)
+                assert (tree[1]["time_s"], tree[1]["key"] & WHO) == (pending[first][0], first)
+            else:
+                assert tree[1]["time_s"] == np.inf

@@ -1,4 +1,4 @@
-"""As many workers as the documents name, on both kernels."""
+"""As many workers as the documents name."""
 
 import pytest
 
@@ -8,11 +8,10 @@ from harness.simulator.cluster import MOST_WORKERS
 from harness.simulator.protocols import state
 
 
-@pytest.mark.parametrize("sharing", ["none", "fifo"])
-def test_more_workers_than_pieces_of_a_model_may_be_are_simulated(cluster, unit_job, sharing):
+def test_more_workers_than_pieces_of_a_model_may_be_are_simulated(cluster, unit_job):
     """2²⁰ is the limit of pieces, of which one server has none."""
     workers = (1 << 20) + 1
-    machine = cluster(workers, copy_s=1e-6, fold_s=1e-6, sharing=sharing)
+    machine = cluster(workers, copy_s=1e-6, fold_s=1e-6)
     simulation = Simulation(machine, "parameter_server", unit_job, workers, spans=False)
     timeline = simulation.advance(folds=100)
     assert timeline.folded().first_step.tolist() == list(range(100))
