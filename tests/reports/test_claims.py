@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from harness.base.errors import UserError
-from harness.judge.claims import ABOVE, BELOW, Rule, rule_at_least, rule_at_most
+from harness.judge.claims import ABOVE, Rule, rule_at_least, rule_at_most
 from harness.judge.interval import Interval
 from harness.judge.parts import Precondition, Quantity, claim_of
 from harness.judge.results import Results
@@ -150,7 +150,3 @@ def test_reasons_must_fit_a_report_that_is_built(out):
     (out / "reasons.toml").write_text('["p1.switch"]\nverdict = "unclear"\nwhy = "x"\n')
     with pytest.raises(UserError, match=r"reasons\.toml"):
         build(out)
-
-
-def test_below_zero_is_the_papers_word():
-    assert row(Quantity("", "below 0", LOW, BELOW))["parts"][0]["needed"] == "below 0"

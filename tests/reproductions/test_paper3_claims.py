@@ -196,11 +196,6 @@ def test_replicas_are_timed_to_their_own_gain(book):
     assert not claims.replicas_faster(SUBJECT, few).bears
 
 
-def test_where_nothing_is_gained_no_time_is_reached(book):
-    runs = dict.fromkeys(("one", "ten", "fifty"), book.three(criterion=(-2.0, -3.0, -3.1)))
-    assert decided(claims.replicas_faster(SUBJECT, runs)) == "unclear"
-
-
 def test_replicas_are_as_good_within_two_percent(book):
     flying = {"utterances": 20_000}
     one, same = (book.three(error=0.3, summary=flying) for _ in range(2))
@@ -356,11 +351,6 @@ def test_no_silence_is_to_bear_about_twice_the_interval_and_is_no_test(book, no_
     assert "undetermined" in found.reasons
 
 
-def test_a_sweep_that_costs_nothing_leaves_t_star_open(book):
-    found = staleness.fetch_all_layers(SUBJECT, sweeps(book, 1e6, 0.1, 0.1))
-    assert decided(found) == "unclear"
-
-
 def test_cancel_is_told_and_not_judged_for_an_unknown_corpus(book):
     summary = {"cancelled_frames": 0.6, "kept_frames": 0.1, "rejected_frames": 0.0}
     found = claims.cancel(SUBJECT, {"ten": book.three(summary=summary)})
@@ -395,13 +385,6 @@ def test_many_replicas_are_to_end_better_and_longer_training_no_worse(book, many
     assert decided(claims.no_overfit(SUBJECT, longer)) == here
 
 
-def test_a_run_that_still_gains_is_at_no_plateau(book):
-    rising = book.run(0.3, criterion=(-2.0, -1.75, -1.5, -1.25, -1.0))
-    flat = book.run(0.3, criterion=(-2.0, -1.5, -1.02, -1.01, -1.0))
-    assert quantities.late_gain(rising) == pytest.approx(0.25)
-    assert quantities.late_gain(flat) == pytest.approx(0.01)
-
-
 def test_what_was_tuned_is_shown_with_what_diverged(book):
     runs = {
         experiments.rate_name(name, i): [
@@ -427,11 +410,6 @@ def of_scale(scale):
         name="other", fingerprint="f", frames_of=lambda split: 1000, tests=("test",), lexicon={}
     )
     return experiments.experiments(Subject(scale, corpus, 11, "cpu"), 11)
-
-
-def test_every_scale_sweeps_as_many_intervals():
-    lengths = [{name: len(x) for name, x in p.fetch.items()} for p in PRESETS.values()]
-    assert lengths == [dict.fromkeys(SWEEPS, INTERVALS)] * len(PRESETS)
 
 
 @pytest.mark.parametrize("scale", PRESETS)

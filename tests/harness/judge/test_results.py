@@ -85,33 +85,11 @@ def test_numbers_that_are_not_finite_become_null():
     assert type(Row("a", np.float64(3)).column) is float
 
 
-def test_the_file_has_the_documented_keys(tmp_path):
-    write_results(tmp_path / "r.json", some_results())
-    data = json.loads((tmp_path / "r.json").read_text())
-    top = {"schema", "paper", "scale", "corpus", "seeds", "provenance", "exhibits", "claims"}
-    row = {"label", "column", "paper", "measured", "ci95", "runs", "sample"}
-    claim = {"id", "statement", "where", "statistic", "paper", "measured", "ci95"}
-    assert data.keys() == top
-    assert data["schema"] == 2
-    assert data["exhibits"][0].keys() >= {"id", "kind", "title", "files", "rows"}
-    assert data["exhibits"][0]["rows"][0].keys() == row
-    assert data["claims"][0].keys() >= claim | {
-        "here",
-        "bears",
-        "verdict",
-        "conditions",
-        "runs",
-        "note",
-    }
-
-
 @pytest.mark.parametrize(
     ("path", "value", "complaint"),
     [
         (["schema"], 3, "schema: 3 is not allowed; allowed: 2"),
         (["claims", 0, "verdict"], "reproducd", "verdict: unknown 'reproducd'; allowed: unclear"),
-        (["claims", 0, "corrected"], "fine", "corrected: unknown 'fine'"),
-        (["claims", 0, "p_value"], "1", "p_value: '1' is not allowed; allowed: a number"),
         (["claims", 0, "parts", 0, "here"], "fine", "here: unknown 'fine'"),
         (
             ["exhibits", 0, "rows", 0, "sample"],
@@ -119,12 +97,8 @@ def test_the_file_has_the_documented_keys(tmp_path):
             "values[0][0]: '8' is not allowed; allowed: a number",
         ),
         (["exhibits", 0, "kind"], "picture", "kind: unknown 'picture'"),
-        (["exhibits", 0, "rows", 0, "measured"], "8.0", "measured: '8.0' is not allowed"),
         (["exhibits", 0, "rows", 0, "ci95"], [1], "ci95: [1] is not allowed; allowed: a list of 2"),
         (["exhibits", 0, "rows", 0, "mesured"], 1, "did you mean 'measured'"),
-        (["exhibits", 0, "title"], 3, "title: 3 is not allowed; allowed: a string"),
-        (["exhibits"], {}, "exhibits: {} is not allowed; allowed: a list"),
-        (["seeds"], ["0"], "seeds[0]: '0' is not allowed; allowed: a whole"),
         (["provenance"], [], "provenance: [] is not allowed; allowed: a table"),
     ],
 )
