@@ -23,8 +23,6 @@ Content = Iterator[Row | str | dict[str, Any]]
 Judged = Iterator[Quantity | Precondition | str | dict[str, str]]
 """A claim's quantities, preconditions, sentences for its note, and other words with figures."""
 CURVES = {"as": "curves"}
-SEARCH = ("laptop", "overnight", "gpu", "paper")
-"""`Maker.on_request` of a search for settings, which the other runs use as they are known."""
 
 
 class Exhibits(list[Maker[Subject, Exhibit]]):

@@ -266,10 +266,7 @@ class Paper:
                 raise name_error("--only", name, (*names, *alone))
         if not only:
             makers = [
-                maker
-                for maker in self.exhibits
-                if (maker.smoke or scale != "smoke")
-                and (everything or scale not in maker.on_request)
+                maker for maker in self.exhibits if everything or scale not in maker.on_request
             ]
             return makers, claims
         exhibits = [names[name] for name in only]

@@ -35,7 +35,6 @@ class Maker(Generic[Subject, Made]):
         id: as in the list of exhibits and claims, e.g. ``"p1.table2"``.
         needs: names of settings; empty if no runs are needed.
         make: function of the report's subject and the finished runs by setting.
-        smoke: whether it is made at smoke scale, which has two minutes for everything.
         divergence: whether the question is if training diverges: then it is made from diverged
             runs too, and a diverged run does not make the report a failure.
         timelines: number of runs per setting, in the order of seeds, that it reads timelines of.
@@ -46,7 +45,6 @@ class Maker(Generic[Subject, Made]):
     id: str
     needs: tuple[str, ...]
     make: Callable[[Subject, Runs], Made]
-    smoke: bool = True
     divergence: bool = False
     timelines: float = 0
     on_request: tuple[str, ...] = ()

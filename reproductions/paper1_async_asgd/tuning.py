@@ -21,7 +21,8 @@ from harness.judge.results import Row
 from harness.judge.statistics import mean_ci
 from harness.speech.task import Frames
 from harness.store import Run
-from reproductions.makers import SEARCH, Content, Exhibits
+from reports import SCALES
+from reproductions.makers import Content, Exhibits
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper1_async_asgd.exhibits import (
     DEV_AVERAGE,
@@ -102,7 +103,7 @@ TUNING = Exhibits()
     f"{DEVELOPMENT}, which no verdict uses. Rates are tried at the default of the other setting, "
     "and that at the rate used. Of hand and search those trials count whose rate ends the pass at "
     "no more than a quarter of its largest.",
-    smoke=False, on_request=SEARCH,
+    on_request=SCALES,
 )  # fmt: skip
 def tuning(subject: Subject, runs: Runs) -> Content:
     """Development frame error of the deployed model where its method is judged, for all trials."""

@@ -16,7 +16,8 @@ from harness.judge.builders import Runs, unless_missing
 from harness.judge.results import Row
 from harness.judge.statistics import Interval, mean_ci, ratio_ci
 from harness.store import Run
-from reproductions.makers import SEARCH, Content, Exhibits
+from reports import SCALES
+from reproductions.makers import Content, Exhibits
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper2_ng_averaging import errors
 from reproductions.paper2_ng_averaging.experiments import (
@@ -235,7 +236,7 @@ def _two_by_two(
     tuple(trial_name(name, label) for name in SEARCHED for label in AROUND),
     note=f"Corpus and runs of seed {DEVELOPMENT}, of which no verdict sees anything. Rates are "
     "of the mean gradient. All settings were searched alike.",
-    smoke=False, divergence=True, on_request=SEARCH,
+    divergence=True, on_request=SCALES,
 )  # fmt: skip
 def rates(subject: Subject, runs: Runs) -> Content:
     """Development word error of every compared setting around its rate."""

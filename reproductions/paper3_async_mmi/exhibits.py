@@ -19,8 +19,9 @@ from harness.judge.statistics import Array, mean_ci
 from harness.judge.utterances import rate_ci
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Run
+from reports import SCALES
 from reproductions.machines import describe_allowed, machine_rows
-from reproductions.makers import SEARCH, Content, Exhibits
+from reproductions.makers import Content, Exhibits
 from reproductions.paper import Subject
 from reproductions.paper3_async_mmi.experiments import (
     INTERVALS,
@@ -297,7 +298,7 @@ LOSS = "dev_loss/iterate"
     "numbers, or twice the nats of the start. A rate is at most half of the smallest that "
     f"diverged. The paper: {REPORTED['paper']['rate_one']} with one replica, "
     f"{REPORTED['paper']['rate_many']} with 10 and 50.",
-    divergence=True, on_request=SEARCH,
+    divergence=True, on_request=SCALES,
 )  # fmt: skip
 def rates(subject: Subject, runs: Runs) -> Content:
     """The tried multiples of every chosen rate, on the development seed and corpus."""

@@ -38,6 +38,7 @@ def test_a_search_is_made_on_request_or_if_named_and_no_verdict_rests_on_it(
     searches = {f"{paper.id.replace('paper', 'p')}.{name}"}
     assert selected(everything=True) - selected() == selected(name) == searches
     assert selected(scale="laptop", everything=True) == selected(everything=True)
+    assert searches.isdisjoint(selected(scale="smoke"))
     requested = selected(everything=True) - selected(scale="laptop")
     makers = [maker for maker in paper.exhibits if maker.id in requested]
     needed = {setting for claim in paper.claims for setting in claim.needs}
