@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import chain
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,6 @@ from data_synth.tree import (
     monophone_tree,
     questions,
     statistics_of,
-    sum_counts,
 )
 from harness.acoustics.language_model import variants
 from harness.acoustics.lattice import BestPath
@@ -236,12 +237,11 @@ def tie_states(
     """
     runs = contexts(train, paths, tree, speech.pronunciations)
     statistics = statistics_of(speech.features, runs)
-    dim = speech.features.shape[1]
     means: dict[str, np.ndarray] = {}
     for phone in tree.roots:
         heard = [n for (p, _), part in statistics.items() if p == phone for n in part.values()]
         if heard:
-            total = sum_counts(heard, dim)
+            total = reduce(add, heard)
             means[phone] = total.first / total.frames
     states = {phone: len(roots) for phone, roots in tree.roots.items()}
     grown = grow(statistics, questions(means), states, effort.leaves, effort.least_frames)

@@ -130,14 +130,6 @@ def counts_of(features: np.ndarray) -> Counts:
     return Counts(len(x), x.sum(0), (x * x).sum(0))
 
 
-def sum_counts(counts: Sequence[Counts], dim: int) -> Counts:
-    """The sum of statistics; of none, zeros."""
-    total = Counts(0, np.zeros(dim), np.zeros(dim))
-    for part in counts:
-        total = total + part
-    return total
-
-
 def questions(means: Mapping[str, np.ndarray]) -> list[tuple[str, ...]]:
     """Sets of phones worth asking for: every phone, every cluster of phones, and silence.
 

@@ -21,7 +21,6 @@ from data_synth.features import standardise, with_deltas
 from data_synth.public.kaldi_files import (
     has_sound,
     matrices,
-    rate_of,
     read_lexicon,
     read_table,
     shift_of,
@@ -80,11 +79,8 @@ def check_features(features: np.ndarray, dim: int | None) -> np.ndarray:
 class _Reader:
     """Gathers the utterances of several directories."""
 
-    def __init__(
-        self, entries: Mapping[str, Any], recipe: Recipe, tree: Tree | None, rate_hz: int
-    ) -> None:
-        self.entries, self.recipe = entries, recipe
-        self.tree, self.rate_hz = tree, rate_hz
+    def __init__(self, entries: Mapping[str, Any], recipe: Recipe, tree: Tree | None) -> None:
+        self.entries, self.recipe, self.tree = entries, recipe, tree
         self.tally = Tally("kaldi", recipe.skip)
         self.recordings: list[Recording] = []
         self.blocks: list[np.ndarray] = []
@@ -99,7 +95,7 @@ class _Reader:
             reason = f"{len(silent)} of {len(keys)} utterances have no recording or features"
             names = ", ".join(silent[:TOLD])
             progress(f"corpus kaldi: {folder.path}: {reason}, and are left out: {names}, …")
-        times = {} if self.tree is None else read_times(folder.path, self.rate_hz)
+        times = {} if self.tree is None else read_times(folder.path)
         slopes = has_sound(folder.path)
         for key, compute in sorted(features.items()):
             self.total += 1
@@ -157,7 +153,7 @@ def read(
     Args:
         folders: the training directory first; splits without a directory are taken from it.
         lexicon: ``lexicon.txt`` or ``lexiconp.txt``.
-        recipe: effort and skipping; the sampling rate where no file states it.
+        recipe: effort and skipping.
         progress: called with a line of text now and then.
         realign: find targets from transcripts even where times of phones are given.
 
@@ -168,18 +164,17 @@ def read(
     if not (training / "feats.scp").exists():
         matrices(training)  # says what is needed before a lexicon is missed
     said = read_lexicon(lexicon)
-    rate_hz = rate_of(training) if has_sound(training) else recipe.rate_hz
     shifts = [shift_of(folder.path) for folder in folders]
     if max(shifts) > 1.05 * min(shifts):
         spans = ", ".join(f"{shift:g}" for shift in shifts)
         raise UserError(f"{training}: frame shifts of {spans} s; allowed: one for all directories")
     tree = None
-    if not realign and read_times(training, rate_hz):
+    if not realign and read_times(training):
         tree = monophones(said, recipe.effort.states)
     elif not realign and any([*training.glob("ali.*.gz"), *training.glob("pdf.*.gz")]):
         needed = "phones.ctm (ali-to-phones --ctm-output), or --realign"
         raise UserError(f"{training}: alignments of frames are not read; needed: {needed}")
-    reader = _Reader(variants(said), recipe, tree, rate_hz)
+    reader = _Reader(variants(said), recipe, tree)
     for folder, shift_s in zip(folders, shifts, strict=True):
         reader.read(folder, shift_s, progress)
     reader.tally.tell(reader.total, progress)

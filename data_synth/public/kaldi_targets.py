@@ -1,7 +1,6 @@
 """Targets that come with a Kaldi data directory: times of phones.
 
-They stand in ``phones.ctm`` or ``ctm`` (seconds, as ``ali-to-phones --ctm-output`` writes them), or
-in a file ``UTTERANCE.phn`` for each (samples, as in TIMIT), in the directory or its folder ``phn``;
+They stand in ``phones.ctm`` or ``ctm``, in seconds, as ``ali-to-phones --ctm-output`` writes them;
 the states of a phone share its frames equally. Alignments of frames need Kaldi's own tree, which is
 not read.
 """
@@ -32,58 +31,37 @@ Times = Sequence[tuple[float, float, str]]
 """Start, end (seconds) and phone, one after another."""
 
 
-def read_times(folder: Path, rate_hz: int) -> dict[str, Times]:
-    """Times of phones by utterance; empty without any.
-
-    Args:
-        folder: the data directory.
-        rate_hz: of the samples that ``.phn`` files count.
+def read_times(folder: Path) -> dict[str, Times]:
+    """Times of phones by utterance; empty without any. Numbers of phones are looked up.
 
     Raises:
         UserError: a broken file.
     """
-    for name in CTM:
-        if (folder / name).is_file():
-            return _ctm(folder / name, folder / "phones.txt")
-    paths = [*sorted(folder.glob("*.phn")), *sorted((folder / "phn").glob("*.phn"))]
-    return {path.stem: _phn(path, rate_hz) for path in paths}
-
-
-def _ctm(path: Path, numbers: Path) -> dict[str, Times]:
-    """Lines ``utterance channel start duration phone``; numbers of phones are looked up."""
+    path = next((folder / name for name in CTM if (folder / name).is_file()), None)
+    if path is None:
+        return {}
+    numbers = folder / "phones.txt"
     names = {n: name for name, n in read_table(numbers).items()} if numbers.is_file() else {}
     times: dict[str, list[tuple[float, float, str]]] = {}
     for line, words in enumerate(map(str.split, read_lines(path)), 1):
         if words and not words[0].startswith(";;"):
-            expected = "UTTERANCE CHANNEL START DURATION PHONE"
-            start, length = _numbers(words[2:4], path, line, expected)
-            if len(words) < 5:
-                raise UserError(f"{path}: line {line}: needed: {expected}")
+            start, length = _read_numbers(words, path, line)
             phone = names.get(words[4], words[4])
             times.setdefault(words[0], []).append((start, start + length, phone))
     return dict(times)
 
 
-def _phn(path: Path, rate_hz: int) -> Times:
-    """Lines ``start end phone``, in samples."""
-    times: list[tuple[float, float, str]] = []
-    for line, words in enumerate(map(str.split, read_lines(path)), 1):
-        if words:
-            start, end = _numbers(words[:2], path, line, "START END PHONE")
-            if len(words) < 3:
-                raise UserError(f"{path}: line {line}: needed: START END PHONE")
-            times.append((start / rate_hz, end / rate_hz, words[2]))
-    return times
-
-
-def _numbers(words: Sequence[str], path: Path, line: int, expected: str) -> tuple[float, float]:
+def _read_numbers(words: Sequence[str], path: Path, line: int) -> tuple[float, float]:
+    """Start and duration of a line ``utterance channel start duration phone``."""
     try:
-        start, second = map(float, words)
+        _, _, start, length, _ = words[:5]
+        seconds = float(start), float(length)
     except ValueError:
-        raise UserError(f"{path}: line {line}: needed: {expected}") from None
-    if not 0 <= start < float("inf") or not 0 <= second < float("inf"):
+        needed = "UTTERANCE CHANNEL START DURATION PHONE"
+        raise UserError(f"{path}: line {line}: needed: {needed}") from None
+    if not all(0 <= second < float("inf") for second in seconds):
         raise UserError(f"{path}: line {line}: a time below 0, or not finite")
-    return start, second
+    return seconds
 
 
 def spread(times: Times, frames: int, tree: Tree, shift_s: float = SHIFT_S) -> np.ndarray:

@@ -17,7 +17,6 @@ from tests.data_synth.test_kaldi_dir import (
     SKIPPING,
     directory,
     read,
-    runs,
     write_ctm,
 )
 
@@ -73,13 +72,6 @@ def test_segments_cut_utterances_out_of_recordings(sound):
     assert read(folder).fingerprint == whole.fingerprint
 
 
-def phn(folder, pdfs):
-    (folder / "phn").mkdir()
-    for key, own in pdfs.items():
-        lines = [f"{a * SAMPLES} {b * SAMPLES} {p.replace('SIL', 'h#')}\n" for a, b, p in runs(own)]
-        (folder / "phn" / f"{key}.phn").write_text("".join(lines))
-
-
 def numbered(folder, pdfs):
     (folder / "phones.txt").write_text("".join(f"{p} {n}\n" for n, p in enumerate(PHONES)))
     write_ctm(folder, pdfs, lambda phone: str(PHONES.index(phone)))
@@ -89,7 +81,7 @@ def placed(folder, pdfs):
     write_ctm(folder, pdfs, lambda phone: phone if phone == "SIL" else f"{phone}_I")
 
 
-@pytest.mark.parametrize("write", [phn, numbered, placed])
+@pytest.mark.parametrize("write", [numbered, placed])
 def test_every_form_of_times_gives_the_same_targets(sound, write):
     folder, pdfs, _ = sound
     timed = read(folder)

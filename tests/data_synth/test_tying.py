@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from data_synth.tree import SILENCE, counts_of, grow, questions, statistics_of, sum_counts
+from data_synth.tree import SILENCE, counts_of, grow, questions, statistics_of
 from harness.base.seeds import stream
 
 STATES = {SILENCE: 1, "a": 1, "b": 1, "c": 1}
@@ -28,9 +28,8 @@ def test_a_likelihood_is_that_of_the_fitted_gaussian():
     x = stream(1, "gauss").normal(size=(40, 3))
     expected = norm.logpdf(x, x.mean(0), x.std(0)).sum()
     assert counts_of(x).loglik == pytest.approx(expected, rel=1e-12)
-    halves = sum_counts([counts_of(x[:13]), counts_of(x[13:])], 3)
+    halves = counts_of(x[:13]) + counts_of(x[13:])
     assert halves.loglik == pytest.approx(expected, rel=1e-12)
-    assert sum_counts([], 3).loglik == 0.0
 
 
 def test_the_first_question_is_the_one_that_gains_most_of_all():

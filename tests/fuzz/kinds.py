@@ -250,7 +250,7 @@ def _beside_run(folder: Path) -> None:
 
 
 def _of_times(folder: Path) -> None:
-    for times in read_times(folder, 8000).values():
+    for times in read_times(folder).values():
         spread(times, 20, monophones({"yes": ("Y",)}, 1))
 
 
@@ -273,7 +273,6 @@ INPUTS: Sequence[Input] = (
     ),
     Input("Kaldi text", text("u1 yes no\nu2 no\n"), lambda f: read_table(f / "text"), "text"),
     Input("phone times", text(PHONES), _of_times, "phones.ctm"),
-    Input("phn", text("0 400 SIL\n400 900 Y\n"), _of_times, "u1.phn"),
     Input("scp", _scp, _matrices, "feats.scp"),
     Input("ark", made(_ark), _matrices, "feats.ark", lambda f: _around_ark(f)),
     Input("segments", text("u1 r1 0.0 0.02\n"), _matrices, "segments", lambda f: _around_wav(f)),
