@@ -22,7 +22,7 @@ def test_a_run_that_diverged_is_told_with_its_stage_its_last_loss_and_its_rate(t
     (run,) = Store(tmp_path / "runs").runs()
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"wild, seed 5 ({run.hash[:12]}) diverged in AveragedSgd at fold ")
-    assert " nats a frame at fold 0" in last
+    assert " at fold 0, rate" in last
     assert last.endswith("rate 1e+38")
 
 
