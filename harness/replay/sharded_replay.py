@@ -26,7 +26,7 @@ from harness.algorithms.schedules import STEADY, Rates
 from harness.base.errors import UserError
 from harness.networks.contract import Network
 from harness.replay.fold_replay import MinibatchOf, ReplicaStates
-from harness.simulator import LOST, Timeline
+from harness.simulator import Timeline
 from harness.simulator.timeline import SERVER
 
 
@@ -37,7 +37,7 @@ class _Contribution:
     Args:
         worker, step, steps: its worker, first minibatch and number of minibatches.
         versions: version read, by shard.
-        folded: version before the fold of the piece, by shard; `LOST` if the piece was lost.
+        folded: version before the fold of the piece, by shard.
         unread, unfolded: numbers of shards still to be read, and still to fold their piece.
         tensor: the slices of the model read so far, then the contribution ``[1, P]``.
         computed: whether ``tensor`` is the contribution.
@@ -115,17 +115,11 @@ class ShardedReplay(Saved):
     def _build_queues(self, segment: Timeline) -> list[deque[_Contribution]]:
         """Contributions of each shard in the order of its folds; fills ``_reads`` by version."""
         folded = _contributions(segment, len(self._sharded.parts))
-        # Lost pieces are read, too: their contributions are computed for the shards that folded.
         for task in folded:
             for shard, version in task.versions.items():
                 self._reads[shard][version].append(task)
         return [
-            deque(
-                sorted(
-                    (task for task in folded if task.folded[shard] != LOST),
-                    key=lambda task: task.folded[shard],
-                )
-            )
+            deque(sorted(folded, key=lambda task: task.folded[shard]))
             for shard in range(len(self._sharded.parts))
         ]
 
@@ -195,7 +189,7 @@ def _contributions(segment: Timeline, shards: int) -> list[_Contribution]:
         task = by_fold[fold]
         task.versions[shard], task.folded[shard] = read_version, version
         task.unread += 1
-        task.unfolded += version != LOST  # a lost piece was read, but is never folded
+        task.unfolded += 1
     if any(task.versions.keys() != set(range(shards)) for task in by_fold.values()):
         raise UserError(f"timeline: not of a server in {shards} shards")
     return list(by_fold.values())
@@ -231,17 +225,11 @@ class ShardedServer(Saved):
         self.parts = [_part(server, slice(*edge)) for edge in self.edges]
         self._known = dict(server.numbers)
 
-    def begin(self) -> bool:
-        """Copy the whole's numbers to all shards before folds, if training has changed them.
-
-        Returns:
-            Whether it has.
-        """
-        changed = self.server.numbers != self._known
-        if changed:
+    def begin(self) -> None:
+        """Copy the whole's numbers to all shards before folds, if training has changed them."""
+        if self.server.numbers != self._known:
             for part in self.parts:
                 part.numbers = dict(self.server.numbers)
-        return changed
 
     def end(self, version: int) -> None:
         """Set the whole's version after folds, and take over the first shard's numbers."""

@@ -346,8 +346,9 @@ class AllReduce:
 
     def ring(self, size_bytes: float, add_s_per_byte: float) -> Ring | None:
         """The ring of these members for messages of a size; None if it needs a table."""
-        count = len(self.members)
-        if count > 1 and needs_table(self.algorithm, self.wiring):
+        count, is_ring = len(self.members), self.algorithm in RINGS
+        # Elsewhere two messages may share a link.
+        if count > 1 and not (is_ring and self.wiring.full_duplex):
             return None
         part = size_bytes / count if self.algorithm == "ring" else size_bytes
         now_s, departed_s, copy_s, latency_s = np.zeros((4, count))
@@ -379,11 +380,6 @@ class AllReduce:
         enters_s[self.members] = ready
         carry_out(desk, enters_s, end_s)
         return end_s[self.members], messages
-
-
-def needs_table(algorithm: str, wiring: Wiring) -> bool:
-    """Whether messages are simulated one by one: not on a ring, where no two share a link."""
-    return algorithm not in RINGS or not wiring.full_duplex
 
 
 @kernel
