@@ -43,7 +43,7 @@ MOST_FOLDS = 10_000_000
 MOST_LAYERS, MOST_UNITS = 1000, 10**9
 
 TRACED = 10_000
-"""Folds of a long run that are traced."""
+"""Contributions of a long run that are traced."""
 
 
 def configure(parser: Parser) -> None:
@@ -169,7 +169,7 @@ def _write_outputs(arguments: argparse.Namespace, timings: Sequence[Timing], row
         with atomic_output(arguments.json, "the figures") as draft:
             draft.write_text(json.dumps(records, indent=2, allow_nan=False) + "\n")
     if arguments.trace is not None:
-        write_trace(row.timeline_for_trace(TRACED), arguments.trace)
+        write_trace(row.timeline_of(TRACED), arguments.trace)
 
 
 def _check_options(arguments: argparse.Namespace) -> None:

@@ -354,37 +354,31 @@ class Row:
     simulation: Simulation
     timeline: Timeline | None = None
 
-    def whole_folds(self, contributions: int) -> int:
-        """Folds of about so many contributions, and at least a hundred."""
-        a_fold = max(1, self.simulation.dispatched // max(1, self.simulation.version))
-        return max(100, contributions // a_fold)
-
-    def timeline_for_trace(self, folds: int) -> Timeline:
-        """The timeline to be traced; of a protocol with many contributions a fold a shorter one."""
-        if self.timing.long_run is None or self.simulation.protocol.trains_minibatches:
-            return self.ensure_timeline(folds)
+    def timeline_of(self, contributions: int) -> Timeline:
+        """The timeline; of a long run so many further contributions, in a hundred folds or more."""
+        if self.timeline is not None:
+            return self.timeline
         self.simulation.spans = True
-        return self.simulation.advance(folds=self.whole_folds(folds))
+        return self.simulation.advance(folds=_count_folds(self.simulation, contributions))
 
     def own_figures(self) -> Mapping[str, float]:
         """The figures of the protocol's own, which some take from a start of the simulation."""
         simulation, protocol = self.simulation, self.simulation.protocol
         if type(protocol).measure is TimingProtocol.measure:
             return {}
-        if protocol.trains_minibatches:
+        if protocol.trains_minibatches and self.timeline is None:
             settings = (protocol, simulation.workload, simulation.workers, simulation.seed)
-            anew = Simulation(simulation.cluster, *settings)
-            timeline = self.timeline or anew.advance(folds=self.whole_folds(STARTED))
+            folds = _count_folds(simulation, STARTED)
+            timeline = Simulation(simulation.cluster, *settings).advance(folds=folds)
         else:
-            timeline = self.ensure_timeline(self.whole_folds(MEASURED))
+            timeline = self.timeline_of(MEASURED)
         return protocol.measure(timeline, simulation.workers)
 
-    def ensure_timeline(self, folds: int) -> Timeline:
-        """The timeline; for a long run its next ``folds`` folds, simulated on demand."""
-        if self.timeline is None:
-            self.simulation.spans = True
-            self.timeline = self.simulation.advance(folds=folds)
-        return self.timeline
+
+def _count_folds(simulation: Simulation, contributions: int) -> int:
+    """Folds of about so many contributions, and at least a hundred."""
+    a_fold = max(1, simulation.dispatched // max(1, simulation.version))
+    return max(100, contributions // a_fold)
 
 
 def rows(
