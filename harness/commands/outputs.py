@@ -18,9 +18,8 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path]) ->
         inputs: input files, which must not be overwritten.
 
     Raises:
-        UserError: an output cannot be written, is an input, or is the output of another option.
+        UserError: an output cannot be written, or is an input.
     """
-    options: dict[Path, str] = {}
     for option, path in outputs.items():
         if path is None:
             continue
@@ -28,9 +27,6 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path]) ->
         for source in inputs:
             if path.exists() and source.exists() and path.samefile(source):
                 raise UserError(f"{option}: {str(path)!r} is read; allowed: another file")
-        owner = options.setdefault(STANDARD if path == STANDARD else path.resolve(), option)
-        if owner != option:
-            raise UserError(f"{option}: {str(path)!r} is that of {owner}; allowed: another file")
 
 
 def _check_place(option: str, path: Path) -> None:

@@ -78,19 +78,6 @@ def test_the_answer_comes_first_then_how_sure_it_is_then_what_it_is_made_of():
     assert told[3].startswith("At the end of training its error is 0.1 against 0.1, less than one")
 
 
-def test_a_table_is_ordered_from_the_fastest_to_the_target():
-    flat = [(0.0, 0.0, 0.9), (5.0, 1.0, 0.5)]
-    cells = [
-        cell_of("c", 1, [flat] * 2),
-        cell_of("a", 1, [falling(1.0, 2.0)] * 2),
-        cell_of("b", 1, [falling(2.0, 2.0)] * 2),
-    ]
-    table = build_table(cells, 0.2)
-
-    assert [row.cell.method for row in rank_rows(table)] == ["b", "a", "c"]
-    assert [row.cell.method for row in table.rows] == ["c", "a", "b"]
-
-
 def test_a_default_target_is_never_met_before_training():
     flat = [(0.0, 0.0, 1.01), (5.0, 1.0, 1.0)]
     table = build_table([cell_of("a", 1, [flat] * 2), cell_of("a", 2, [flat] * 2)])
@@ -198,14 +185,6 @@ def test_a_row_that_is_ahead_when_its_passes_end_is_told_as_unfinished(seeds):
     cells = {(row[0], row[1]): row[5] for row in comparison.cells(table)}
     assert cells["a", "8"] == "not within these 5 passes, ahead there"
     assert cells["b", "8"] == "not within these 5 passes"
-
-
-def test_what_is_ahead_with_some_seeds_only_is_not_told():
-    one = [falling(1.0, p) for p in (4.0, 4.2, 3.9)]
-    unsure = [slow(end, 1.0) for end in (0.5, 0.95, 0.7)]
-    told = answer(build_table([cell_of("a", 1, one), cell_of("a", 8, unsure)], 0.2))
-
-    assert not any("ahead" in sentence for sentence in told)
 
 
 @pytest.mark.parametrize("more", [False, True])

@@ -7,10 +7,7 @@ import pytest
 import torch
 
 from data_synth import load_corpus
-from harness.algorithms.contract import Algorithm
 from harness.base.seeds import identity
-from harness.modules.task import Module
-from harness.search.search import FACTOR
 from harness.simulator import ParameterServer, Simulation, Workload, load_cluster
 from reproductions.paper import Subject
 from reproductions.staleness import claims
@@ -18,7 +15,6 @@ from reproductions.staleness.experiments import (
     ALGORITHMS,
     CELLS,
     CLUSTERS,
-    LADDER,
     MACHINES,
     MOMENTUM,
     ON_CLUSTERS,
@@ -177,10 +173,6 @@ def test_where_edges_lie_between_rungs_their_slope_is_known_between_bounds():
         assert slope == pytest.approx(high if side > 0 else low)
 
 
-def test_the_ladder_that_reports_speak_of_is_the_one_that_is_climbed():
-    assert LADDER == FACTOR
-
-
 def test_an_edge_that_was_not_found_leaves_its_side_open():
     runs = Searches().of("x", stable=4.0)
     assert [each.tolist() for each in bounds_of_edge(runs["x"])] == [[2.0], [math.inf]]
@@ -240,25 +232,6 @@ def test_clusters_are_charged_alike_whatever_is_trained(configs):
             assert training.workload(1).minibatch_flops == pytest.approx(asked, rel=1e-6)
 
 
-def test_of_what_was_registered_later_exactly_these_cells_had_been_seen():
-    """As ``registered.toml`` and the README have it: those of the first look's configurations."""
-    needs = {maker.id.removeprefix("s."): set(maker.needs) for maker in claims.CLAIMS}
-    on_digits = {cell(p, o, 16, c) for p, o in claims.FIRST_ON_CLUSTERS for c in CLUSTERS}
-
-    def seen(name: str) -> bool:
-        first = "natural gradient" not in name or "acoustic" in name
-        return name in on_digits if "workers of" in name else first
-
-    def counted(claim: str, scattered: bool) -> tuple[int, int]:
-        named = [name for name in needs[claim] if ("workers of" in name) == scattered]
-        return sum(map(seen, named)), len(named)
-
-    assert [counted("natural-gradient-others", s) for s in (True, False)] == [(0, 0), (6, 12)]
-    assert [counted("cluster-mean-others", s) for s in (True, False)] == [(0, 26), (23, 27)]
-    assert [counted("cluster-order", s) for s in (True, False)] == [(4, 24), (10, 12)]
-    assert on_digits < needs["cluster-order"]
-
-
 def test_cluster_claims_before_and_after_the_first_look_share_no_cell_on_clusters():
     first, later = (
         {name for name in maker.needs if "workers of" in name}
@@ -267,16 +240,3 @@ def test_cluster_claims_before_and_after_the_first_look_share_no_cell_on_cluster
     )
     assert not later & first
     assert later | first == {cell(p, o, tau, c) for p, o, tau, c in ON_CLUSTERS if tau == 16}
-
-
-def test_natural_gradient_is_the_workers_and_all_others_the_servers():
-    kinds: dict[str, type[Algorithm]] = {name: type(each) for name, each in ALGORITHMS.items()}
-    assert kinds.pop("natural gradient").__name__ == "AsyncDescent"
-    assert {kind.__name__ for kind in kinds.values()} == {"ServerDescent"}
-
-
-def test_a_module_config_of_the_room_is_told_by_the_names_of_its_own(configs):
-    training = configs[cell("digits", "SGD", 0)].training
-    assert isinstance(training.task, Module)
-    other = training.vary(problem=problem("digits", 70, 8))
-    assert identity(other.to_dict()) != identity(training.to_dict())

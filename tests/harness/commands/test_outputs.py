@@ -26,12 +26,6 @@ def test_json_on_standard_output_is_json_alone(capsys):
     assert "minibatches" in err
 
 
-def test_two_outputs_go_to_two_places(capsys, tmp_path):
-    same = tmp_path / "same"
-    assert "--json: '-' is that of --trace" in refused(capsys, "--json", "-", "--trace", "-")
-    assert "is that of" in refused(capsys, "--json", same, "--trace", tmp_path / "." / "same")
-
-
 def test_what_is_read_is_not_overwritten(capsys, tmp_path):
     cluster = tmp_path / "c.toml"
     cluster.write_bytes(Path(K20M).read_bytes())
