@@ -159,25 +159,22 @@ class Maker(SpeechMaker):
             tests=tuple(c.name for c in self.recipe.conditions),
             pronunciations=self.pronunciations,
             tree=self.senones.tree,
-            lm_text=tuple(self.lm_sentence(i) for i in range(self.recipe.lm_sentences)),
+            lm_text=tuple(  # sentences that are in no split
+                tuple(
+                    self.words[w] for w in self.text.sentence(stream(self.recipe.seed, "text", i))
+                )
+                for i in range(self.recipe.lm_sentences)
+            ),
         )
 
-    def lm_sentence(self, index: int) -> tuple[str, ...]:
-        """A sentence for the language model's text; it is in no split."""
-        numbers = self.text.sentence(stream(self.recipe.seed, "text", index))
-        return tuple(self.words[w] for w in numbers)
-
-    def people(self, speech: str) -> range:
-        """The speakers of a split: every split has its own."""
-        r = self.recipe
-        if speech == "train":
-            return range(r.speakers)
-        start = r.speakers + ([c.name for c in r.splits()].index(speech) - 1) * r.test_speakers
-        return range(start, start + r.test_speakers)
-
     def speaker(self, speech: str, rng: np.random.Generator) -> int:
-        """One of the people of a split."""
-        people = self.people(speech)
+        """One of the people of a split: every split has its own."""
+        r = self.recipe
+        people = range(r.speakers)
+        if speech != "train":
+            place = [c.name for c in r.splits()].index(speech) - 1
+            begin = r.speakers + place * r.test_speakers
+            people = range(begin, begin + r.test_speakers)
         return people[int(rng.integers(len(people)))]
 
     def aims(

@@ -69,12 +69,6 @@ class Recipe:
     decay: float = 2e-4
     spread: float = 0.1
 
-    def rate_and_epochs(self, kind: Kind) -> tuple[float, int]:
-        """Learning rate and number of epochs of a kind of machine."""
-        if kind == "gaussian":
-            return self.gaussian_rate, self.gaussian_epochs
-        return self.bernoulli_rate, self.bernoulli_epochs
-
 
 @dataclass(frozen=True, eq=False)
 class PretrainingResult:
@@ -230,7 +224,9 @@ def _train_layer(
     """Train the R machines of one layer; also their reconstruction errors ``[epochs, R]``."""
     recipe = recipe or Recipe()
     kind: Kind = "bernoulli" if depth else "gaussian"
-    rate, epochs = recipe.rate_and_epochs(kind)
+    rate, epochs = recipe.gaussian_rate, recipe.gaussian_epochs
+    if depth:
+        rate, epochs = recipe.bernoulli_rate, recipe.bernoulli_epochs
     machine = _start(depth, hidden, visible, minibatches, seeds, recipe.spread)
     velocity = Machine(*map(torch.zeros_like, machine))
     rates = machine.weight.new_full((len(seeds),), rate)

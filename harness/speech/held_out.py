@@ -99,7 +99,8 @@ class SequenceEvaluator:
         """
         part = self._held_out
         graph = _test_graph(self.corpus, order)
-        return tune(part.words, self._scores(model, part), graph, beam=BEAM)
+        scores = (p - self.criterion.log_prior for p in self._posteriors(model, part))
+        return tune(part.words, scores, graph, beam=BEAM)
 
     def test(
         self, split: str, model: Tensor, order: int, tuned: TuningResult
@@ -120,9 +121,6 @@ class SequenceEvaluator:
             scores = [posteriors - self.criterion.log_prior]
             heard += [r.words for r in recognise(graph, scores, tuned.best.scale, BEAM)]
         return word_errors(part.words, heard), wrong / part.total_frames
-
-    def _scores(self, model: Tensor, part: Utterances) -> Iterable[np.ndarray]:
-        return (p - self.criterion.log_prior for p in self._posteriors(model, part))
 
     @torch.no_grad()
     def _posteriors(self, model: Tensor, part: Utterances) -> Iterable[np.ndarray]:
