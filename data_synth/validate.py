@@ -83,7 +83,7 @@ def draw_frames(
 
 
 def train_network(
-    corpus: Corpus, sizes: list[int], effort: Effort, seed: int, split: str = "train"
+    corpus: Corpus, sizes: list[int], effort: Effort, seed: int
 ) -> Callable[[np.ndarray], Any]:
     """A network from spliced rows of ``corpus.features`` to log posteriors.
 
@@ -92,7 +92,6 @@ def train_network(
         sizes: units of the hidden layers, none for a linear model.
         effort: frames and epochs.
         seed: of the initial weights and the order of frames.
-        split: of the utterances to train on.
 
     Returns:
         A function from int [frames, 2 * context + 1] to a float32 tensor [frames, targets].
@@ -101,7 +100,7 @@ def train_network(
 
     from harness.networks.feedforward import denormals_flushed
 
-    rows, targets = draw_frames(corpus, corpus.split(split), effort.train_frames, seed)
+    rows, targets = draw_frames(corpus, corpus.split("train"), effort.train_frames, seed)
     features = torch.as_tensor(np.array(corpus.features, np.float32))
     inputs = features.shape[1] * rows.shape[1]
     with torch.random.fork_rng(devices=list[int]()):  # pyright: ignore[reportUnknownMemberType]
@@ -163,7 +162,9 @@ def validate(
         progress(f"{layers} hidden layers: {errors[-1]:.1%} of development frames wrong")
     # `answers` and `network` are those of the last model, the deep one.
     picked = answers.numpy()[np.arange(len(targets)), targets]
-    commonest = np.bincount(_targets(corpus, "train")).argmax()
+    train = corpus.split("train")  # in one piece
+    begin = int(train.start[0])
+    commonest = np.bincount(corpus.targets[begin : begin + train.total_frames]).argmax()
     return Validation(
         chance=float((targets != commonest).mean()),
         linear=errors[0],
@@ -174,12 +175,6 @@ def validate(
         frames=min(effort.train_frames, corpus.frames_of("train")),
         targets=corpus.n_targets,
     )
-
-
-def _targets(corpus: Corpus, split: str) -> np.ndarray:
-    """Targets of a split, which lies in one piece."""
-    utterances = corpus.split(split)
-    return corpus.targets[utterances.start[0] : utterances.start[0] + utterances.total_frames]
 
 
 def _error(

@@ -77,12 +77,7 @@ class OuterLoops(Spec):
     seed: int = setting(0, at_least=0, at_most=2**62)
 
     def trouble(self) -> tuple[str, str] | None:
-        """Unknown algorithms, or a run without a synchronisation after the discarded steps."""
-        names = [loop.name for loop in self.algorithms]
-        for place, figure in enumerate(self.uncertain):
-            if unknown := [name for name in figure.algorithms if name not in names]:
-                reason = f"{unknown[0]!r} is not allowed; allowed: {', '.join(names)}"
-                return f"uncertain[{place}].algorithms", reason
+        """A run without a synchronisation after the discarded steps."""
         for every in {every for loop in self.algorithms for every in loop.every}:
             if self.steps // every <= self.discarded_steps // every:
                 reason = f"{self.steps} is not allowed; allowed: so many that one is counted"

@@ -202,7 +202,6 @@ EITHER = '[[uncertain]]\nlaw = "either"\nlow = 0\nhigh = 1\n'
         (f'{EITHER.replace("low = 0", "low = 2")}key = "a"', "at least low"),
         (f'{EITHER}key = "lnk.x"', "did you mean"),
         (f'{EITHER}key = "name"\nfactor = true', "is not a number"),
-        (f'{EITHER}key = "a"\nalgorithms = ["DDP"]', "allowed: DiLoCo"),
         ('[[algorithms]]\nname = "slow"\nevery = [9]', "every 9 steps"),
     ],
 )
