@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -62,23 +61,6 @@ class Halves:
         return part if self.trunk is None else torch.cat([self.trunk[1][0], part])
 
 
-class DecodeStats(NamedTuple):
-    """Statistics of one decoded utterance; see ``mmi.Outer``."""
-
-    frames: int
-    value: float
-    kept: int
-    rejected: int
-    cancelled: int
-    trouble: str | None
-
-    @classmethod
-    def from_outer(cls, outer: Outer) -> DecodeStats:
-        """Statistics of an utterance's outer gradient."""
-        counts = (outer.used, outer.rejected, outer.cancelled)
-        return cls(outer.frames, outer.value, *counts, outer.trouble)
-
-
 @dataclass
 class Tally(Saved):
     """Sums of decoding statistics since the last evaluation.
@@ -105,18 +87,18 @@ class Tally(Saved):
     cancelled: int = 0
     troubles: Counter[str] = field(default_factory=Counter[str])
 
-    def add(self, stats: DecodeStats) -> None:
+    def add(self, outer: Outer) -> None:
         """Add the statistics of an utterance."""
         self.utterances += 1
-        self.frames += stats.frames
-        if np.isfinite(stats.value):
-            self.value += stats.value
-            self.value_frames += stats.frames
-        self.kept += stats.kept
-        self.rejected += stats.rejected
-        self.cancelled += stats.cancelled
-        if stats.trouble:
-            self.troubles[stats.trouble] += 1
+        self.frames += outer.frames
+        if np.isfinite(outer.value):
+            self.value += outer.value
+            self.value_frames += outer.frames
+        self.kept += outer.used
+        self.rejected += outer.rejected
+        self.cancelled += outer.cancelled
+        if outer.trouble:
+            self.troubles[outer.trouble] += 1
 
     def take_in(self, tally: Tally) -> None:
         """Add another tally."""
@@ -130,13 +112,13 @@ class DecodeResult:
 
     Attributes:
         x: inputs [F, D'] of the frames that enter minibatches.
-        outer: their outer gradients [F, K].
-        stats: decoding statistics.
+        gradient: their outer gradients [F, K].
+        outer: outer gradient of the whole utterance, with its statistics.
     """
 
     x: Tensor
-    outer: Tensor
-    stats: DecodeStats
+    gradient: Tensor
+    outer: Outer
 
 
 @dataclass(frozen=True)
@@ -171,7 +153,7 @@ class Decoder:
         mask = np.ones_like(outer.kept) if self.every_frame and outer.kept.any() else outer.kept
         entering = torch.as_tensor(np.flatnonzero(mask))
         gradient = torch.as_tensor(outer.gradient).to(model)[entering]
-        return DecodeResult(x[entering], gradient, DecodeStats.from_outer(outer))
+        return DecodeResult(x[entering], gradient, outer)
 
 
 def log_posteriors(net: Dnn, model: Tensor, x: Tensor) -> np.ndarray:

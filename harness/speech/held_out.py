@@ -23,7 +23,7 @@ from harness.acoustics.scoring import (
     word_errors,
 )
 from harness.networks.feedforward import Dnn
-from harness.speech.decoding import DecodeStats, Tally, log_posteriors, references_of, sample_evenly
+from harness.speech.decoding import Tally, log_posteriors, references_of, sample_evenly
 from harness.speech.evaluation import BEAM
 from harness.tasks.order import Examples
 
@@ -79,7 +79,7 @@ class SequenceEvaluator:
         scores: list[np.ndarray] = []
         for i, posteriors in enumerate(self._posteriors(model, part)):
             outer = self.criterion.outer(posteriors, part.words[i])
-            tally.add(DecodeStats.from_outer(outer))
+            tally.add(outer)
             wrong += self._wrong(part, i, posteriors)
             if outer.trouble == "not finite":  # the run has diverged: no other value counts
                 return HoldoutScores(np.nan, np.nan, None)

@@ -9,13 +9,13 @@ import numpy as np
 from torch import Tensor
 
 from data_synth.corpus import Corpus, Utterances
-from harness.acoustics.mmi import InnerLoss, SequenceCriterion
+from harness.acoustics.mmi import InnerLoss, Outer, SequenceCriterion
 from harness.algorithms.schedules import Schedule
 from harness.base.settings import setting
 from harness.experiment.experiment import AnyExperiment
 from harness.networks.feedforward import Dnn
 from harness.simulator import Simulation, Timeline
-from harness.speech.decoding import Decoder, DecodeStats, Halves, orders, references_of
+from harness.speech.decoding import Decoder, Halves, orders, references_of
 from harness.speech.evaluation import log_prior
 from harness.speech.frames import frames_of
 from harness.speech.protocol import Sequence
@@ -125,10 +125,10 @@ class Step(NamedTuple):
 
     Attributes:
         happened: successive segments of the timeline.
-        seen: decoding statistics, in the order of the reports.
+        seen: outer gradients with their statistics, in the order of the reports.
         ended: whether training is complete.
     """
 
     happened: list[Timeline]
-    seen: list[DecodeStats]
+    seen: list[Outer]
     ended: bool

@@ -13,11 +13,12 @@ from typing import Any
 from torch import Tensor
 
 from data_synth.corpus import Corpus
+from harness.acoustics.mmi import Outer
 from harness.experiment.contract import Progress, Watch
 from harness.experiment.experiment import AnyExperiment
 from harness.experiment.loop import Diverged, Training, describe_divergence
 from harness.simulator import Timeline
-from harness.speech.decoding import DecodeStats, Tally
+from harness.speech.decoding import Tally
 from harness.speech.held_out import HoldoutScores, SequenceEvaluator
 from harness.speech.lags import summarise_lags
 from harness.speech.sequence import Plateau, Setup
@@ -114,7 +115,7 @@ class SequenceTraining(Training[Streams]):
         """See `Training`."""
         return self.setup.halves.whole(self.executor.server.model)
 
-    def _count(self, decoded: Sequence[DecodeStats]) -> None:
+    def _count(self, decoded: Sequence[Outer]) -> None:
         """Add the statistics of decoded utterances.
 
         Raises:

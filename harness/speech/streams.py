@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from harness.acoustics.mmi import Outer
 from harness.algorithms.saved import Saved
 from harness.experiment.contract import WITHOUT_LIMIT
 from harness.experiment.executors import OnSimulation
@@ -30,7 +31,6 @@ from harness.experiment.experiment import AnyExperiment
 from harness.networks.contract import Minibatch
 from harness.replay.fold_replay import StaleReplay
 from harness.simulator import Contributions, Decodes, Timeline
-from harness.speech.decoding import DecodeStats
 from harness.speech.protocol import CountQueries
 from harness.speech.sequence import Setup, Step, orders_of, simulation_of
 from harness.tasks.order import Key
@@ -113,17 +113,17 @@ class Streams(OnSimulation[SequenceReplay]):
         self.replay.follow(segment, rate, queries)
         return Step([segment], stats, ended=not len(queries.worker))
 
-    def _decode(self) -> list[DecodeStats]:
+    def _decode(self) -> list[Outer]:
         """Decode the utterances in decoders, and give the simulation their kept frames."""
         queries = self.simulation.asked()
         models = [self.replay.decoders[worker] for worker in queries.worker.tolist()]
         utterances = self._orders[queries.worker, queries.number].tolist()
         decoded = self._setup.decoder.decode(models, utterances)
         for utterance, result in zip(queries.utterance.tolist(), decoded, strict=True):
-            self.batcher.add(utterance, result.x, result.outer)
+            self.batcher.add(utterance, result.x, result.gradient)
         counts = [len(result.x) for result in decoded]
         self.simulation.answer(queries.worker, np.array(counts, np.int64))
-        return [result.stats for result in decoded]
+        return [result.outer for result in decoded]
 
 
 @dataclass

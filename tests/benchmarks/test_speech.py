@@ -77,7 +77,7 @@ def bare(setup, minibatches):
     every = range(len(setup.train))
     decoded = setup.decoder.decode([setup.part] * len(every), every)
     x = torch.cat([each.x for each in decoded])
-    outer = torch.cat([each.outer for each in decoded])
+    outer = torch.cat([each.gradient for each in decoded])
     stack = setup.part.unsqueeze(0)
     out = torch.empty_like(stack)
     for k in range(minibatches):
