@@ -37,15 +37,6 @@ def test_heads_of_several_lines_are_better_than_a_list():
     assert len(grid(rows).columns) == 5
 
 
-def test_long_labels_on_two_lines_are_better_than_a_list():
-    rows = [
-        Row(f"25 replicas, slots × {i}, τ 0.002 (held out)", f"measured over law {j}", None, 0.5)
-        for i in range(10)
-        for j in range(2)
-    ]
-    assert len(grid(rows).columns) == 2
-
-
 def test_a_table_that_is_wide_both_ways_becomes_a_list():
     found = grid(rows_of(12, 13))
     assert found.columns == [""]

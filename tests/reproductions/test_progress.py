@@ -4,8 +4,6 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from harness.judge.builders import Maker
 from harness.store.schema import TIMELINE
 from reproductions import reproduce
@@ -67,15 +65,3 @@ def test_a_run_whose_timeline_is_drawn_and_absent_is_made_again(monkeypatch, tmp
     assert asked[1][0] == [("first", 1), ("every", 2)]
     assert [needed for _, needed, _ in asked] == [frozenset(), {TIMELINE}]
     assert 60.0 >= asked[0][2] > asked[1][2]  # one budget for both
-
-
-@pytest.mark.parametrize(
-    ("words", "program"),
-    [
-        (["lagbench", "reproduce", "paper1"], "lagbench"),
-        (["__main__.py", "paper1"], "python -m reproductions"),
-    ],
-)
-def test_the_command_that_is_recorded_is_the_one_to_call_again(words, program, monkeypatch):
-    monkeypatch.setattr(reproduce.sys, "argv", words)
-    assert reproduce._program() == program

@@ -18,9 +18,3 @@ def test_a_run_of_two_settings_counts_once():
         "runs_processor_s": 2.5,
         "reused": 1,
     }
-
-
-def test_processor_time_is_not_told_if_one_run_has_not_kept_it():
-    found = comparison.describe_runs({"one": [run("a", wall_s=2.0), run("b", processor_s=1.0)]}, [])
-    assert "runs_processor_s" not in found
-    assert "runs_processor_s" not in comparison.describe_runs({}, [])
