@@ -182,8 +182,9 @@ def _corpus(name: str, scale: str, out: Path, seed: int) -> Corpus:
 
 def _print_results(results: Results, out: Path) -> int:
     """Print the verdicts and what failed; returns the exit code."""
-    from harness.judge.builders import failures
+    from harness.judge.builders import name_run
     from harness.store import Store
+    from reports.provenance import find_failures, settings_of
     from reproductions.reproduce import TAKEN
 
     if results.scale == "smoke":
@@ -195,9 +196,11 @@ def _print_results(results: Results, out: Path) -> int:
         print(f"{exhibits} from the published report; --all makes them again")
     report = out / "report.pdf"  # which needs typst
     print(f"report: {report if report.exists() else report.with_suffix('.html')}")
-    failed = failures(Store(out / "runs"), results)
-    for line in failed:
-        _say(line)
+    names = settings_of(results.provenance["settings"])
+    failed = find_failures(results.provenance, Store(out / "runs").runs())
+    for run in failed:
+        name = name_run(names.get(run.hash, "run"), run)
+        _say(f"{results.paper}: {run.ending(name)}")
     return EXIT_RUN_FAILED if failed else EXIT_DONE
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields, replace
 from functools import wraps
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from harness.judge.results import Claim, Exhibit, Results, Row
+from harness.judge.results import Claim, Exhibit, Row
 from harness.judge.statistics import Interval
-from harness.store import Run, Store
+from harness.store import Run
 
 Runs = Mapping[str, Sequence[Run]]
 """Finished runs by setting, one for each seed, in the order of the seeds."""
@@ -83,30 +83,12 @@ def divergence_hashes(makers: Sequence[Maker[Any, Any]], runs: Runs) -> list[str
     return sorted(divergence - further)
 
 
-def failures(store: Store, results: Results) -> list[str]:
-    """Error lines, one per run behind the results that diverged or failed.
-
-    A diverged run is left out if only makers with ``divergence`` need it (see `ASKED`).
-    """
-    divergence = set(results.provenance.get(ASKED, ()))
-    names: dict[str, str] = {}
-    for setting, hashes in results.provenance["settings"].items():
-        for hash_ in hashes:
-            names.setdefault(hash_, setting)
-    behind = [(setting, store.load(hash_)) for hash_, setting in names.items()]
-    return [
-        f"{results.paper}: {run.ending(_name_run(setting, run))}"
-        for setting, run in behind
-        if run.status != "done" and not (run.status == "diverged" and run.hash in divergence)
-    ]
-
-
 def _explain_missing(
     note: str, maker: Maker[Any, Any], runs: Runs, missing: Sequence[str] = ()
 ) -> str:
     """Append to a note the parts that were not measured and the runs that did not end."""
     broken = {
-        run.ending(_name_run(setting, run)): None
+        run.ending(name_run(setting, run)): None
         for setting in maker.needs
         for run in runs[setting]
         if not maker.sound(run)
@@ -117,7 +99,8 @@ def _explain_missing(
     return " ".join(filter(None, (note, parts, f"{'; '.join(broken)}.")))
 
 
-def _name_run(setting: str, run: Run) -> str:
+def name_run(setting: str, run: Run) -> str:
+    """A run by its setting, and its seed if it has one."""
     return f"{setting}, seed {run.config['seed']}" if "seed" in run.config else setting
 
 

@@ -9,11 +9,12 @@ from data_synth import load_corpus
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant
 from harness.experiment.experiment import Experiment, Stage
-from harness.judge.builders import Runs, failures
+from harness.judge.builders import Runs
 from harness.judge.results import Row, read_results
 from harness.simulator import load_cluster
 from harness.speech.task import Frames
-from harness.store import Store, files
+from harness.store import files
+from reproductions.command import _print_results
 from reproductions.curve_runs import Request
 from reproductions.makers import Exhibits
 from reproductions.paper import Paper, Subject
@@ -45,7 +46,7 @@ def outcome(subject: Subject, runs: Runs) -> Iterator[Row]:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("asked", [True, False])
 def test_the_report_of_a_diverged_run_appears_and_says_so(
-    tmp_path: Path, asked: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, asked: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written: list[Path] = []
     keep = files.write_json
@@ -71,13 +72,15 @@ def test_the_report_of_a_diverged_run_appears_and_says_so(
     assert stored.files == (("tables/p1.map.csv",) if asked else ())
     if asked:
         assert exhibit.rows[0].column == "diverged"
-        assert failures(Store(tmp_path / "runs"), results) == []
+        assert _print_results(results, tmp_path) == 0
     else:
         assert not exhibit.rows
         assert "diverged" in exhibit.note
         ((run,),) = results.provenance["settings"].values()
         told = f"wild, seed 11 ({run[:12]}) diverged in AsyncSgd at fold "
         assert exhibit.note.startswith(told)
-        (line,) = failures(Store(tmp_path / "runs"), results)
+        capsys.readouterr()
+        assert _print_results(results, tmp_path) == 3
+        line = capsys.readouterr().err
         assert line.startswith(f"paper1: {told}")
-        assert line.endswith("rate 1e+06")
+        assert line.endswith("rate 1e+06\n")
