@@ -275,13 +275,8 @@ def messages(axes: Axes, exhibit: Exhibit) -> None:
     ``{"from", "to", "sent_s", "arrived_s", "part", "adds"}``: two worker numbers from 0,
     seconds, what is sent in words, and whether it is added or replaces. All messages between
     two workers are told apart by their times.
-
-    Raises:
-        UserError: there are no messages.
     """
     rows: list[dict[str, Any]] = exhibit.draw.get("messages", [])
-    if not rows:
-        raise UserError(f"results.json: exhibit {exhibit.id}: draw.messages: empty")
     workers = int(exhibit.draw["workers"])
     scale, unit = (1e3, "ms") if max(row["arrived_s"] for row in rows) < 2 else (1.0, "s")
     for row in rows:

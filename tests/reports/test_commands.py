@@ -7,11 +7,11 @@ from harness.commands import report, runs
 
 
 def report_command(folder):
-    return report.run(Namespace(folder=folder, site=None))
+    return report.run(Namespace(folder=folder))
 
 
 def runs_command(folder):
-    return runs.run(Namespace(folder=folder, verify=False, csv=False, json=False))
+    return runs.run(Namespace(folder=folder, verify=False, json=False))
 
 
 def test_report_rebuilds_without_training_and_names_the_files(out, capsys):
