@@ -284,6 +284,8 @@ class Timeline:
 
     def lost(self) -> Contributions:
         """The contributions that a failure destroyed before they were folded."""
+        if self.folded() is self.contributions:
+            return Contributions()
         return self.contributions.where(self.contributions.fold == LOST)
 
     def in_flight(self) -> Contributions:
