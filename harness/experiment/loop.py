@@ -112,7 +112,7 @@ CHECKPOINT_EVERY_S = 5.0
 CHECKPOINT_SHARE = 0.02
 """Largest share of the time spent on checkpoints; the interval grows with the time of one."""
 
-LAYOUT = 15
+LAYOUT = 16
 """Version of the checkpoint's content; a checkpoint of another version is not resumed from.
 
 The fields of a simulation's state are part of it: `tests/harness/experiment/test_layout.py`.
