@@ -146,9 +146,7 @@ def doubling(workers: int, group: int) -> tuple[int, Rounds]:
 
 def rabenseifner(workers: int, group: int) -> tuple[int, Rounds]:
     """Pairs exchange halves, quarters … of the sum, then gather them in the opposite order."""
-    # Called twice: the number of participants is also the number of parts.
-    power, _, _, _ = _power_of_two(workers, 1)
-    _, rank, before, after = _power_of_two(workers, power)
+    power, rank, before, after = _power_of_two(workers, 1 << (workers.bit_length() - 1))
     ids = np.arange(power)
     distances = [1 << k for k in range(power.bit_length() - 1)]
     halve = [_round(rank, rank[ids ^ d], (ids ^ d) // d * d, d, True) for d in reversed(distances)]

@@ -73,10 +73,6 @@ def scratch(entries: Any, owner: int) -> None:
 def set_leaf(entries: Any, owner: int, time_s: float, key: int) -> None:
     """Change a leaf and update the nodes above it."""
     place = (len(entries) >> 1) + owner
-    # Into an empty leaf, an event can only make nodes earlier: `rise` may stop half-way up.
-    if entries[place].time_s == np.inf:
-        rise(entries, place, time_s, key)
-        return
     entries[place].time_s = time_s
     entries[place].key = key
     while place > 1:
@@ -91,18 +87,6 @@ def set_leaf(entries: Any, owner: int, time_s: float, key: int) -> None:
             break  # nothing changes above, either
         entries[place].time_s = time_s
         entries[place].key = key
-
-
-@part
-def rise(entries: Any, place: int, time_s: float, key: int) -> None:
-    """Set a leaf that had no event, in every node above it with a later event."""
-    while place > 0:
-        later = entries[place]
-        if later.time_s < time_s or (later.time_s == time_s and later.key <= key):
-            break
-        entries[place].time_s = time_s
-        entries[place].key = key
-        place >>= 1
 
 
 class Agenda(NamedTuple):

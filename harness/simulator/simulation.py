@@ -61,7 +61,7 @@ def load_protocol(name: str) -> type[TimingProtocol]:
     if (entry := find_own("protocols", name)) is not None:
         return entry.load()
     load_plugins("protocols")
-    for kind in _list_protocols():
+    for kind in dataclasses_below(TimingProtocol):
         if name in (kind.name, kind.__name__):
             return kind
     raise name_error("protocol", name, load_protocols())
@@ -77,13 +77,9 @@ def load_protocols() -> dict[str, type[TimingProtocol]]:
         name: entry.load() for name, entry in table.items() if entry.ours
     }
     load_plugins("protocols")
-    for kind in _list_protocols():
+    for kind in dataclasses_below(TimingProtocol):
         protocols.setdefault(kind.name, kind)
     return protocols
-
-
-def _list_protocols() -> tuple[type[TimingProtocol], ...]:
-    return dataclasses_below(TimingProtocol)
 
 
 def _check_abilities(cluster: Cluster, protocol: TimingProtocol) -> None:

@@ -27,8 +27,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import partial
 from html import escape
 from typing import Any, NamedTuple, cast
 
@@ -51,22 +51,9 @@ SmallInts = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
 
-def _ints() -> Ints:
-    return np.zeros(0, np.int64)
-
-
-def _small_ints() -> SmallInts:
-    return np.zeros(0, np.int32)
-
-
-def _floats() -> Floats:
-    return np.zeros(0, np.float64)
-
-
-@cache
-def _names_in(kind: Any) -> tuple[str, ...]:
-    """Names of the fields of a table's class; the first is never absent."""
-    return tuple(entry.name for entry in fields(kind))
+_ints = partial(np.zeros, 0, np.int64)
+_small_ints = partial(np.zeros, 0, np.int32)
+_floats = partial(np.zeros, 0, np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,11 +62,11 @@ class Table:
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """The columns by name, in order, without absent optional ones."""
-        columns = {name: getattr(self, name) for name in _names_in(type(self))}
+        columns = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {name: column for name, column in columns.items() if column is not None}
 
     def __len__(self) -> int:
-        return len(getattr(self, _names_in(type(self))[0]))
+        return len(getattr(self, next(iter(self.__dataclass_fields__))))  # never an absent one
 
     def where(self, keep: NDArray[np.bool_]) -> Any:
         """The rows where ``keep`` is true."""
@@ -360,13 +347,13 @@ def concat(segments: Sequence[Timeline]) -> Timeline:
     rows = [part.folded() for part in segments]
     rows += [part.lost() for part in segments] + [tail.in_flight()]
     return Timeline(
-        folds=stack([part.folds for part in segments]),
         contributions=stack(rows),
         spans=stack([_renumber_kinds(part, kinds) for part in segments]),
         kinds=kinds,
-        restarts=stack([part.restarts for part in segments]),
-        decodes=stack([part.decodes for part in segments]),
-        pieces=stack([part.pieces for part in segments]),
+        **{
+            name: stack([getattr(part, name) for part in segments])
+            for name in ("folds", "restarts", "decodes", "pieces")
+        },
         own={
             name: stack([part.own[name] for part in segments if name in part.own])
             for name in dict.fromkeys(name for part in segments for name in part.own)

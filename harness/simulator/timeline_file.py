@@ -94,11 +94,8 @@ def _long(name: str, columns: dict[str, Any], rows: int, schema: pa.Schema) -> p
 
     before = "" if name in TABLES else f"{name}."
     contents = {f"{before}{column}": values for column, values in columns.items()}
-    arrays = [pa.array([name], pa.string()).take(pa.array(np.zeros(rows, np.int64)))]
-    for column in list(schema)[1:]:
-        values, kind = contents.get(column.name), column.type
-        arrays.append(pa.nulls(rows, kind) if values is None else pa.array(values, kind))
-    return pa.Table.from_arrays(arrays, schema=schema)
+    present = pa.table({"table": pa.repeat(name, rows), **contents})
+    return pa.concat_tables([schema.empty_table(), present], promote_options="default")
 
 
 def load_timeline(path: str | Path) -> Timeline:
@@ -117,8 +114,7 @@ def load_timeline(path: str | Path) -> Timeline:
         reason = str(error).splitlines()[0]
         raise UserError(f"{path}: cannot read a timeline ({reason})") from error
     types = {column.name: str(column.type) for column in everything.schema if "." in column.name}
-    kinds = {name: _FROM_ARROW.get(kind, kind) for name, kind in types.items()}
-    if not everything.schema.equals(_schema(kinds)) or not {b"kinds", b"sha256"} <= set(notes):
+    if not everything.schema.equals(_schema(types)) or not {b"kinds", b"sha256"} <= set(notes):
         raise UserError(f"{path}: not a timeline; allowed: a file that lagbench saved")
     names = everything.column("table").to_numpy()
 
@@ -142,10 +138,6 @@ def load_timeline(path: str | Path) -> Timeline:
     if timeline.sha256() != notes[b"sha256"].decode():
         raise UserError(f"{path}: the timeline's content does not match its SHA-256")
     return timeline
-
-
-_FROM_ARROW = {"double": "float64"}
-"""Names of types where Arrow's differ from those of numpy."""
 
 
 _MICROSECONDS = 1e6

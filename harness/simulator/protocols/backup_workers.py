@@ -48,7 +48,7 @@ from harness.simulator.protocols.contract import (
     TimingProtocol,
     advance_clock,
 )
-from harness.simulator.protocols.rows import ROW, Stage, contributions_of, spans_of
+from harness.simulator.protocols.rows import ROW, Stage, contributions_of, rows_under_way, spans_of
 from harness.simulator.timeline import IN_FLIGHT, KINDS, LOST, Contributions, Folds, Spans, Timeline
 
 PARKED, COMPUTING, TAKEN, LATE, AWAY = range(5)
@@ -203,9 +203,7 @@ class BackupWorkers(Spec, TimingProtocol):
 
     def in_flight(self, state: BackupState) -> Contributions:
         """Contributions read and not yet folded or dropped, by first step."""
-        phase = state.tasks["phase"]
-        rows = state.tasks[(phase == COMPUTING) | (phase == TAKEN)]
-        return contributions_of(rows[np.argsort(rows["first_step"])])
+        return rows_under_way(state.tasks, (COMPUTING, TAKEN))
 
 
 @kernel

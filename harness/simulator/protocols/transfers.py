@@ -53,24 +53,25 @@ def on_turn(state: State, costs: Costs, rules: Rules, place: int) -> None:
 def fetch(state: State, costs: Costs, rules: Rules, place: int) -> None:
     """Send parameters, or a shard's piece of them, to a worker."""
     slot, now_s = state.slots[place], state.clock[0].now_s
-    start_s, departs_s, arrives_s = links.enter(
-        state.links,
-        place,
-        slot.worker,
-        DOWN,
-        slot.sent,
-        fetches(state, rules),
-        slot.load,
-        0.0,
-        now_s,
-    )
+    start_s, departs_s, arrives_s = move(state, place, DOWN, fetches(state, rules), 0.0, now_s)
     # Spans begin when the first message moves, not when it queues for its links.
-    if slot.sent == 0:
+    if slot.sent == 1:
         slot.fetch_start_s = start_s
-    slot.sent += 1
-    slot.on_link = departs_s == np.inf
     if departs_s < np.inf:
         on_fetch(state, costs, rules, place, departs_s, arrives_s)
+
+
+@part
+def move(
+    state: State, place: int, way: int, parts: int, begun_s: float, now_s: float
+) -> tuple[float, float, float]:
+    """Let the next message of a slot enter the links; arguments and results as for these."""
+    slot = state.slots[place]
+    sent, load = slot.sent, slot.load
+    times = links.enter(state.links, place, slot.worker, way, sent, parts, load, begun_s, now_s)
+    slot.sent += 1
+    slot.on_link = times[1] == np.inf
+    return times
 
 
 @part
@@ -145,21 +146,10 @@ def send(state: State, rules: Rules, place: int, now_s: float) -> None:
 def push(state: State, rules: Rules, place: int, now_s: float) -> None:
     """Send a contribution, or its piece for the next shard."""
     slot = state.slots[place]
-    start_s, departs_s, arrives_s = links.enter(
-        state.links,
-        place,
-        slot.worker,
-        UP,
-        slot.sent,
-        rules.shards,
-        slot.load,
-        slot.push_start_s,
-        now_s,
-    )
-    if slot.sent == 0 and staging_s(state.links, slot.load) == 0.0:
+    begun_s = slot.push_start_s
+    start_s, departs_s, arrives_s = move(state, place, UP, rules.shards, begun_s, now_s)
+    if slot.sent == 1 and staging_s(state.links, slot.load) == 0.0:
         slot.push_start_s = start_s
-    slot.sent += 1
-    slot.on_link = departs_s == np.inf
     if departs_s < np.inf:
         on_push(state, rules, place, departs_s, arrives_s)
 
