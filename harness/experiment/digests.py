@@ -22,10 +22,11 @@ import random
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -43,8 +44,6 @@ BUILTIN: tuple[type, ...] = (dict, list, tuple, set, frozenset, bytearray, *PLAI
 """Types whose content is read as such, of an object of a subclass beside its class."""
 LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 """Instructions that read a global, of functions and of the bodies of classes."""
-ADDRESS = " at 0x"
-"""Part of the default `repr`, which contains a memory address and differs by process."""
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 """Attributes of a module with hooks, which change its outputs or gradients."""
 
@@ -65,13 +64,38 @@ WRAPPERS: tuple[type, ...] = (property, classmethod, staticmethod)
 WRAPPED = ("__func__", "fget", "fset", "fdel")
 """What wraps functions in a class, and its attributes with them."""
 
+CODE = (types.FunctionType, type, types.ModuleType, nn.Module, *WRAPPERS)
+"""Types of values that are code, and no variables."""
+
 COMPILERS = "_dynamo_"
 """Attributes of a tensor that `torch.compile` writes begin so."""
 
-OF_TORCH = vars(nn.Module()).keys() - {"training"}
-"""Attributes of a module in which PyTorch keeps its parts and hooks."""
+OF_TORCH = vars(nn.Module()).keys() - {"training", "_modules", "_parameters", "_buffers"}
+"""Attributes of a module in which PyTorch keeps its hooks and the like."""
 
-Array = np.ndarray[Any, np.dtype[Any]]
+OF_RECURRENT = {"_flat_weights", "_flat_weight_refs"}
+"""Attributes in which recurrent layers keep their parameters a second time, and references."""
+
+NO_IDENTITY = (tuple, frozenset, types.CodeType)
+"""Types of which equal objects may be one or several, as it comes; cycles pass through others."""
+
+
+class Parts(NamedTuple):
+    """What a value is, in a line, and the values and further parts that it consists of."""
+
+    line: str
+    values: Sequence[object] = ()
+
+
+def _several(kind: str, values: Sequence[object]) -> Parts:
+    return Parts(f"{kind} of {len(values)}", values)
+
+
+def _table(table: Mapping[Any, object]) -> Parts:
+    """A table in whose order is no meaning."""
+    return _several(
+        "table", [part for name in sorted(table, key=str) for part in (name, table[name])]
+    )
 
 
 class Seen(dict[int, tuple[int, object]]):
@@ -90,11 +114,19 @@ class Seen(dict[int, tuple[int, object]]):
         self.state = {id(tensor): k for k, tensor in enumerate(_tensors(module))} if module else {}
         self.variables: dict[str, tuple[str, object]] = {}
 
-    def is_identity(self, key: str, name: str, value: object) -> bool:
-        """Note a variable; returns whether its value is part of identities."""
-        if not isinstance(value, types.FunctionType | type | types.ModuleType | nn.Module):
-            self.variables[key] = name, value
-        return key not in VARYING
+    def take(self, holder: Any, table: Mapping[str, Any], label: str = "") -> Parts:
+        """Note the variables in a table; returns those that are part of identities.
+
+        Args:
+            holder: see `variable`.
+            table: values by name.
+            label: start of their names in messages.
+        """
+        keys = {name: variable(holder, name) for name in table}
+        for name, value in table.items():
+            if not isinstance(value, CODE):
+                self.variables[keys[name]] = f"{label}{name}", value
+        return _table({name: table[name] for name in table if keys[name] not in VARYING})
 
 
 VARYING: set[str] = set()
@@ -150,19 +182,9 @@ def from_outside(value: object) -> bool:
 
 def digest_of_state(module: nn.Module) -> str:
     """SHA-256 of every parameter and buffer: names, types, shapes and bytes."""
-    sha = hashlib.sha256()
-    names, visited = dict[int, str](), Seen(module)
-    for kind in (module.named_parameters, module.named_buffers):
-        for name, tensor in kind(remove_duplicate=False):
-            # Two names of one tensor train otherwise than two tensors of the same content.
-            if (former := names.setdefault(id(tensor), name)) != name:
-                sha.update(f"{name} is {former}".encode())
-                continue
-            sha.update(f"{name} {tensor.requires_grad}".encode())
-            sha.update(digest_of_tensor(tensor).encode())
-            for line in _further(tensor, visited):
-                sha.update(line.encode())
-    return sha.hexdigest()
+    kinds = (module.named_parameters, module.named_buffers)
+    # Two names of one tensor train otherwise than two tensors of the same content.
+    return digest_of_code([[*kind(remove_duplicate=False)] for kind in kinds], "state")
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:
@@ -195,174 +217,124 @@ def _describe(value: object, visited: Seen) -> Iterator[str]:
     kind = type(value)
     if kind in PLAIN:
         yield f"{kind.__name__} {value!r}"
-        return
-    if id(value) in visited.state:
+    elif id(value) in visited.state:
         yield f"state {visited.state[id(value)]}"
-        return
-    if id(value) in visited:
+    elif id(value) in visited:
         yield f"again {visited[id(value)][0]}"
-        return
-    # Before its parts, which may contain it.
-    visited[id(value)] = len(visited), value
+    else:
+        parts = value
+        if not isinstance(parts, Parts):
+            # Before its parts, which may contain it.
+            visited[-len(visited) if kind in NO_IDENTITY else id(value)] = len(visited), value
+            parts = _take_apart(value, visited)
+        yield parts.line
+        for part in parts.values:
+            yield from _describe(part, visited)
+
+
+def _take_apart(value: Any, visited: Seen) -> Parts:
+    kind = cast("type[object]", type(value))
     if any(value is generator for generator in GENERATORS):
-        yield f"global {kind.__name__}"
-    elif isinstance(value, types.ModuleType):
-        yield f"module {value.__name__} {_version(value.__name__)}"
-    elif isinstance(value, Tensor):
-        yield f"tensor {digest_of_tensor(value)}{' trained' * value.requires_grad}"
-        yield from _further(value, visited)
-    elif isinstance(value, np.ndarray):
-        yield from _array(cast(Array, value), visited)
-        yield from _further(cast(object, value), visited)
-    elif isinstance(value, functools.partial):
-        call = cast("functools.partial[Any]", value)
-        yield from _several("partial", (call.func, call.args, call.keywords), visited)
-        yield from _further(call, visited)
-    elif isinstance(value, type):
-        yield from _class(value, visited)
-    elif isinstance(value, types.MethodType):
-        yield from _several("method", (value.__func__, value.__self__), visited)
-    elif isinstance(value, types.FunctionType):
-        yield from _function(value, visited)
-    elif kind in BUILTIN:
-        yield from _builtin_value(value, kind, visited)
-    elif _is_compiled(value):
-        yield from _digest_compiled(value, visited)
-    elif callable(value) and not hasattr(value, "__dict__") and is_installed(kind.__module__):
-        yield from _builtin(value, visited)  # a function in C
-    else:
-        yield from _object(value, visited)
+        return Parts(f"global {kind.__name__}")
+    if isinstance(value, types.ModuleType):
+        return Parts(f"module {value.__name__} {_version(value.__name__)}")
+    if isinstance(value, type):
+        return _class(value, visited)
+    if isinstance(value, types.FunctionType):
+        return _function(value, visited)
+    if isinstance(value, types.CodeType):
+        return Parts(_instructions(value), value.co_consts)
+    if isinstance(value, weakref.ref):
+        return _several("reference", [cast("weakref.ref[object]", value)()])
+    if isinstance(value, types.MethodType):
+        return _several("method", (value.__func__, value.__self__))
+    if isinstance(value, WRAPPERS):
+        return _several("wrapper", [kind, *(getattr(value, name, None) for name in WRAPPED)])
+    if kind in BUILTIN:
+        return _content(value, kind)
+    return _object(value, visited)
 
 
-def _builtin_value(value: Any, kind: type, visited: Seen) -> Iterator[str]:
-    """Describe a value by what its ``kind`` of `BUILTIN` reads in it."""
+def _content(value: Any, kind: Any) -> Parts:
+    """What a ``kind`` of `BUILTIN` reads in a value, in an order equal in every process."""
     if kind in PLAIN:
-        yield f"{kind.__name__} {cast(Any, kind).__repr__(value)}"
-    elif kind is dict:
-        yield from _table(cast("dict[Any, Any]", value), visited, is_ordered=True)
-    else:
-        parts = list[object](cast(Any, kind).__iter__(value))
-        ordered = sorted(parts, key=_sort_key) if kind in (set, frozenset) else parts
-        yield from _several("row" if kind is tuple else kind.__name__, ordered, visited)
+        return Parts(f"{kind.__name__} {kind.__repr__(value)}")
+    if kind is dict:
+        return _several("table", [part for pair in dict[Any, Any].items(value) for part in pair])
+    parts = kind.__iter__(value)
+    ordered = sorted(parts, key=digest_of_code) if kind in (set, frozenset) else [*parts]
+    return _several("row" if kind is tuple else kind.__name__, ordered)
 
 
-def _further(value: object, visited: Seen) -> Iterator[str]:
-    """Describe the class and the attributes of a tensor, array or partial that has its own."""
-    if type(value) not in (Tensor, nn.Parameter, np.ndarray, functools.partial):
-        yield from _describe(type(value), visited)
-    members = attributes(value)
+def _object(value: Any, visited: Seen) -> Parts:
+    """Take an object apart: its class, content and attributes, a library's as pickle does."""
+    kind, members = cast("type[object]", type(value)), attributes(value)
     members = {name: member for name, member in members.items() if not name.startswith(COMPILERS)}
-    if members and not isinstance(value, np.memmap):  # where that is mapped from is no content
-        yield from _table(members, visited)
-
-
-def _table(table: dict[Any, Any], visited: Seen, *, is_ordered: bool = False) -> Iterator[str]:
-    """Describe pairs, and their order if it counts, as in a dict, whose loops go by it."""
-    pairs = list[tuple[object, object]](cast(Any, dict).items(table))
-    keys = [_sort_key(key) for key, _ in pairs]
-    order = sorted(range(len(keys)), key=keys.__getitem__)
-    yield from _several("table", [part for k in order for part in pairs[k]], visited)
-    if is_ordered and order != sorted(order):
-        yield f"order {order}"
-
-
-def _several(kind: str, values: Sequence[object], visited: Seen) -> Iterator[str]:
-    yield f"{kind} of {len(values)}"
-    for value in values:
-        yield from _describe(value, visited)
-
-
-def _sort_key(value: object) -> str:
-    """Sort key of the elements of sets and tables, equal in every process."""
-    return repr(value) if type(value) in PLAIN else digest_of_code(value)
-
-
-def _array(value: Array, visited: Seen) -> Iterator[str]:
-    """Describe an array by its bytes, an array of objects by its elements."""
-    if value.dtype.hasobject:
-        yield from _several("array", [value.shape, *value.ravel().tolist()], visited)
-        return
-    rows = np.ascontiguousarray(value).reshape(value.shape)
-    try:
-        yield f"array {digest_of_tensor(torch.as_tensor(rows))}"
-    except TypeError:
-        text = f"{value.dtype.descr} {list(value.shape)}".encode()
-        yield f"array {hashlib.sha256(text + rows.tobytes()).hexdigest()}"
-
-
-def _is_compiled(value: object) -> bool:
-    """Whether ``value`` is a function compiled by numba, or its ufunc, and not a numba type."""
-    kinds = [kind.__module__ for kind in type(value).__mro__]
-    by_numba = any(name.partition(".")[0] == "numba" for name in kinds)
-    return by_numba and not any(name.startswith("numba.core.types") for name in kinds)
-
-
-def _digest_compiled(value: Any, visited: Seen) -> Iterator[str]:
-    """Describe a compiled function by its Python function and its compile options."""
-    function = getattr(value, "__wrapped__", None)
-    if not isinstance(function, types.FunctionType):
-        raise _DigestError(value, "numba keeps no Python function of it")
-    yield f"compiled {type(value).__name__} {_version('numba')}"
-    dispatcher = getattr(value, "_dispatcher", value)
-    yield from _table(dict(getattr(dispatcher, "targetoptions", {})), visited)
-    yield from _describe(function, visited)
-
-
-def _builtin(value: Any, visited: Seen) -> Iterator[str]:
-    """Describe a function in C by name and version, and by the object it is bound to."""
-    module = getattr(value, "__module__", "") or ""
-    name = str(getattr(value, "__qualname__", value))
-    if ADDRESS in name:
-        raise _DigestError(value, "it has no name of its own")
-    yield f"builtin {module} {name} {_version(module)}"
-    bound: object = getattr(value, "__self__", None)
-    if bound is not None and not isinstance(bound, types.ModuleType):
-        yield from _describe(bound, visited)
-
-
-def _object(value: object, visited: Seen) -> Iterator[str]:
-    """Describe an object by its class, attributes and content, one of a library as pickle does."""
-    if isinstance(value, np.ufunc) and value.__name__.endswith("(vectorized)"):
-        raise _DigestError(value, "numpy.frompyfunc keeps no Python function of it")
-    yield "object"
-    yield from _describe(type(value), visited)
-    members = attributes(value)
-    if "_orig_mod" in members.get("_modules", ()):  # the wrapper made by `torch.compile`
+    line, content = "object", list[object]()
+    if isinstance(value, Tensor):
+        line = f"tensor {digest_of_tensor(value)}{' trained' * value.requires_grad}"
+    elif isinstance(value, np.ndarray):
+        line, content = _array(cast("np.ndarray[Any, np.dtype[Any]]", value))
+        if isinstance(value, np.memmap):  # where it is mapped from is no content
+            members = {}
+    elif isinstance(value, functools.partial):
+        line, content = "partial of 3", [value.func, value.args, value.keywords]
+    elif "_orig_mod" in members.get("_modules", ()):  # the wrapper made by `torch.compile`
         members = {"compiled": members["_modules"]["_orig_mod"]}
     elif isinstance(value, nn.Module):
         if "_modules" not in members:
             raise _DigestError(value, "a traced module has no source")
-        yield from _module(members, visited)
-        # Recurrent layers keep their parameters a second time, and weak references to them.
-        internal = {*OF_TORCH, "_flat_weights", "_flat_weight_refs"}
-        members = {name: member for name, member in members.items() if name not in internal}
-    elif is_installed(type(value).__module__) and "__wrapped__" not in members:
-        with suppress(Exception):  # of what cannot be pickled
-            yield from _describe_pickled(value, visited)
-            return
-        if type(value).__module__ == "builtins" and hasattr(value, "__len__"):  # as `dict.keys()`
-            table = isinstance(value, types.MappingProxyType)
-            parts = cast(Any, value).items() if table else cast(Any, value)
-            yield from _several("view", [*parts], visited)
-    elif kind := next((kind for kind in BUILTIN if isinstance(value, kind)), None):
-        yield from _builtin_value(value, kind, visited)
-    yield from _table(members, visited)
+        content = [_several("children", _content(members["_modules"], dict).values)]
+        tensors = members["_parameters"] | members["_buffers"]
+        tensors = {n: t for n, t in tensors.items() if t is not None and id(t) not in visited.state}
+        hooks = {name: [*members[name].values()] for name in HOOKS if members.get(name)}
+        plain = {name: members[name] for name in members.keys() - OF_TORCH - OF_RECURRENT}
+        members = plain | hooks | tensors
+    elif is_installed(kind.__module__):
+        return _object_of_library(value, members)
+    elif base := next((base for base in BUILTIN if isinstance(value, base)), None):
+        content = [_content(value, base)]
+    kinds = [] if kind is functools.partial else [kind]
+    return Parts(line, [*kinds, *content, *([_table(members)] if members else [])])
 
 
-def _describe_pickled(value: Any, visited: Seen) -> Iterator[str]:
-    """Describe an object by what pickle keeps of it: a name, or how it is made, and its state."""
-    reduced = cast(Any, copyreg.dispatch_table).get(type(value))
-    reduction: Any = reduced(value) if reduced else value.__reduce_ex__(4)
+def _array(array: np.ndarray[Any, np.dtype[Any]]) -> Parts:
+    """An array by its bytes, an array of objects by its elements."""
+    line = f"array {array.dtype} {array.shape}"
+    if array.dtype.hasobject:
+        return Parts(line, array.ravel().tolist())
+    rows = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return Parts(f"{line} {hashlib.sha256(rows.data).hexdigest()}")
+
+
+def _object_of_library(value: Any, members: Mapping[str, Any]) -> Parts:
+    """Take an object apart by what it wraps, its name, or how pickle makes it, and its state."""
+    kind, content = cast("type[object]", type(value)), list[object]()
+    if "__wrapped__" in members:
+        options = getattr(getattr(value, "_dispatcher", value), "targetoptions", {})  # of numba
+        return Parts("wrapper", [kind, members["__wrapped__"], _table(options)])
+    if isinstance(value, np.ufunc) and value.__name__.endswith("(vectorized)"):
+        raise _DigestError(value, "numpy.frompyfunc keeps no Python function of it")
+    if kind.__module__.startswith("numba.") and ".types" not in kind.__module__:
+        raise _DigestError(value, "numba keeps no Python function of it")
+    module = getattr(value, "__module__", None) or ""
+    line = f"made {module} {getattr(value, '__qualname__', '')} {_version(module)}"
+    try:
+        reduced = cast(Any, copyreg.dispatch_table).get(kind)
+        reduction: Any = reduced(value) if reduced else value.__reduce_ex__(4)
+    except Exception as error:  # of what cannot be pickled
+        if callable(value) and not hasattr(value, "__dict__"):
+            raise _DigestError(value, "it has no name of its own") from error
+        if kind is types.MappingProxyType:
+            content = [*cast("Mapping[object, object]", value).items()]
+        elif kind.__module__ == "builtins" and hasattr(value, "__len__"):  # as `dict.keys()`
+            content = [*cast("Iterable[object]", value)]
+        return Parts(line, [kind, _several("view", content), _table(members)])
     if isinstance(reduction, str):
-        yield from _describe(reduction, visited)
-        return
+        return Parts(line, [kind, reduction])
     function, arguments, state, *items = [*reduction, None, None, None][:5]
-    contents = [[*part] for part in items if part]  # elements and items
-    yield from _several("made", (function, arguments, *contents), visited)
-    if isinstance(state, dict):
-        yield from _table(cast("dict[str, object]", state), visited)
-    else:
-        yield from _describe(state, visited)
+    state = _table(cast("dict[Any, Any]", state)) if isinstance(state, dict) else state
+    return Parts(line, [kind, function, arguments, state, *([*part] for part in items if part)])
 
 
 def attributes(value: object) -> dict[str, Any]:
@@ -374,116 +346,57 @@ def attributes(value: object) -> dict[str, Any]:
     return {**getattr(value, "__dict__", {}), **slots}
 
 
-def _module(members: Mapping[str, Any], visited: Seen) -> Iterator[str]:
-    """Describe a module's children, hooks and tensors."""
-    children = members["_modules"]
-    yield from _several("children", [part for pair in children.items() for part in pair], visited)
-    for name in HOOKS:
-        if members.get(name):
-            yield from _several(name, list(members[name].values()), visited)
-    tensors = {**members["_parameters"], **members["_buffers"]}
-    if any(tensor is not None and id(tensor) not in visited.state for tensor in tensors.values()):
-        yield from _describe(tensors, visited)
-
-
-def _class(kind: type, visited: Seen) -> Iterator[str]:
+def _class(kind: type, visited: Seen) -> Parts:
     if is_installed(kind.__module__):
-        yield f"class {kind.__module__}.{kind.__qualname__} {_version(kind.__module__)}"
-        return
-    yield f"class {kind.__qualname__}"
-    for base in (*kind.__bases__, type(kind)):
-        yield from _describe(base, visited)
-    members: list[tuple[str, Any]] = sorted(vars(kind).items())
-    for name, member in members:
-        if name in PYTHONS:
-            continue
-        parts: list[object] = [member]
-        if issubclass(type(member), WRAPPERS):
-            parts = [type(member), *(getattr(member, part, None) for part in WRAPPED)]
-        is_function = len(parts) > 1 or isinstance(member, types.FunctionType)
-        key, label = variable(kind, name), f"{kind.__name__}.{name}"
-        if is_function or name.startswith("__") or visited.is_identity(key, label, member):
-            yield f"member {name}"
-            yield from _several("parts", parts, visited)
+        return Parts(f"class {kind.__module__}.{kind.__qualname__} {_version(kind.__module__)}")
+    members = {name: member for name, member in vars(kind).items() if name not in PYTHONS}
+    bases = _several("bases", [*kind.__bases__, type(kind)])
+    variables = visited.take(kind, members, f"{kind.__name__}.")
+    return Parts(f"class {kind.__qualname__}", [bases, variables])
 
 
-def _function(function: types.FunctionType, visited: Seen) -> Iterator[str]:
-    module = str(function.__globals__.get("__name__"))  # `functools.wraps` copies `__module__`
-    kinds: object = getattr(function, "registry", None)  # of `functools.singledispatch`
-    if isinstance(kinds, types.MappingProxyType):
-        yield from _describe(cast(object, kinds), visited)
+def _function(function: types.FunctionType, visited: Seen) -> Parts:
+    """Take a function apart: its code, and everything that this refers to."""
+    space, attached = function.__globals__, vars(function)
+    module = str(space.get("__name__"))  # `functools.wraps` copies `__module__`
     if is_installed(module):
-        yield f"function {module}.{function.__qualname__} {_version(module)}"
-        # An installed decorator, perhaps around a function of the user's.
-        if "__wrapped__" in vars(function):
-            yield from _describe(cast(Any, function).__wrapped__, visited)
-        return
-    yield f"function {function.__qualname__} {sys.version_info[:2]}"
-    yield _instructions(function.__code__)
-    yield from _names(function, visited)
-
-
-def _names(function: types.FunctionType, visited: Seen) -> Iterator[str]:
-    """Describe everything that a function refers to: defaults, closure and globals."""
-    yield from _describe([function.__defaults__, function.__kwdefaults__], visited)
-    for name, value in sorted(vars(function).items()):
-        key, label = variable(function, name), f"{function.__name__}.{name}"
-        if visited.is_identity(key, label, value):
-            yield f"attribute {name}"
-            yield from _describe(value, visited)
+        line = f"function {module}.{function.__qualname__} {_version(module)}"
+        # An installed decorator, perhaps around functions of the user's.
+        return Parts(line, [attached[n] for n in ("registry", "__wrapped__") if n in attached])
+    held = dict[str, object]()
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        key, value = variable(function, name), _content(cell)
-        if name != "__class__" and visited.is_identity(key, name, value):
-            yield f"held {name}"
-            yield from _describe(value, visited)
-    names = _attributes(function.__code__)
-    for name in sorted(_global_names(function.__code__)):
-        if name not in function.__globals__:
-            continue
-        key, value = variable(function.__globals__, name), function.__globals__[name]
-        if visited.is_identity(key, name, value):
-            yield f"global {name}"
-            yield from _describe(value, visited)
-            yield from _members(value, names, visited)
-    for module in _imports(function.__code__, function.__globals__.get("__package__")):
-        yield f"import {module.__name__}"
-        yield from _members(module, names, visited)
+        with suppress(ValueError):  # of one with nothing in it yet
+            held[name] = cell.cell_contents
+    held.pop("__class__", None)
+    codes = [*_codes(function.__code__)]
+    steps = [step for code in codes for step in dis.get_instructions(code)]
+    loaded = {str(step.argval) for step in steps if step.opname in LOADS} & space.keys()
+    used = {n: space[n] for n in loaded if not (n.startswith("__") and n.endswith("__"))}
+    imported = [*_imports(steps, space.get("__package__"))]
+    names = {name for code in codes for name in code.co_names}
+    values = [
+        *(function.__code__, function.__defaults__, function.__kwdefaults__),
+        visited.take(function, attached, f"{function.__name__}."),
+        visited.take(function, held),
+        visited.take(space, used),
+        _several("import", imported),
+        *(_members(module, names, visited) for module in (*_table(used).values, *imported)),
+    ]
+    return Parts(f"function {function.__qualname__} {sys.version_info[:2]}", values)
 
 
-def _members(value: object, names: set[str], visited: Seen) -> Iterator[str]:
-    """Describe the members of a user's module that a function names as attributes."""
+def _members(value: object, names: set[str], visited: Seen) -> Parts:
+    """The members of a user's module that a function names as attributes."""
     if not isinstance(value, types.ModuleType) or is_installed(value.__name__):
-        return
-    for name in sorted(names & vars(value).keys()):
-        yield f"member {name}"
-        yield from _describe(vars(value)[name], visited)
-        # Without the name, as modules may contain each other.
-        yield from _members(vars(value)[name], names - {name}, visited)
+        return Parts("no module")
+    members = {name: vars(value)[name] for name in sorted(names & vars(value).keys())}
+    # Without the name, as modules may contain each other.
+    further = [_members(member, names - {name}, visited) for name, member in members.items()]
+    return Parts("members", [visited.take(vars(value), members), *further])
 
 
-def _content(cell: types.CellType) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:  # nothing yet
-        return None
-
-
-def _global_names(code: types.CodeType) -> set[str]:
-    """Names of the globals that a function and its inner functions and classes read."""
-    loads = {str(i.argval) for i in dis.get_instructions(code) if i.opname in LOADS}
-    return {name for name in loads if not (name.startswith("__") and name.endswith("__"))}.union(
-        *map(_global_names, _within(code))
-    )
-
-
-def _attributes(code: types.CodeType) -> set[str]:
-    """Names of attributes and globals in a function and its inner functions."""
-    return set(code.co_names).union(*map(_attributes, _within(code)))
-
-
-def _imports(code: types.CodeType, package: str | None) -> Iterator[types.ModuleType]:
-    """The user's modules that a function and its inner functions import."""
-    steps = list(dis.get_instructions(code))
+def _imports(steps: Sequence[dis.Instruction], package: str | None) -> Iterator[types.ModuleType]:
+    """The user's modules that instructions import."""
     for level, _, step in zip(steps, steps[1:], steps[2:], strict=False):
         if step.opname == "IMPORT_NAME":
             with suppress(Exception):  # of a module that is not there, as on other machines
@@ -491,30 +404,21 @@ def _imports(code: types.CodeType, package: str | None) -> Iterator[types.Module
                 module = importlib.import_module(importlib.util.resolve_name(name, package))
                 if not is_installed(module.__name__):
                     yield module
-    for inner in _within(code):
-        yield from _imports(inner, package)
 
 
-def _within(code: types.CodeType) -> list[types.CodeType]:
-    return [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code of a function and of its inner functions and classes."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
 
 
 def _instructions(code: types.CodeType) -> str:
-    """A code object without its places in a file; depends on Python's version."""
+    """A code object without its constants and places in a file; depends on Python's version."""
     counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
     names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
-    steps = code.co_code.hex(), code.co_exceptiontable.hex()
-    return f"{counts} {steps} {_constant(code.co_consts)} {names}"
-
-
-def _constant(value: object) -> str:
-    """A constant of a code object, with the elements of a set in order."""
-    if isinstance(value, types.CodeType):
-        return _instructions(value)
-    if type(value) in (tuple, frozenset):
-        elements = [_constant(element) for element in cast("Sequence[object]", value)]
-        return f"{type(value).__name__} {elements if type(value) is tuple else sorted(elements)}"
-    return f"{type(value).__name__} {value!r}"
+    return f"{counts} {code.co_code.hex()} {code.co_exceptiontable.hex()} {names}"
 
 
 # -- packages --------------------------------------------------------------------------------

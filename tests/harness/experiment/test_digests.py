@@ -332,7 +332,7 @@ def test_a_compiled_function_is_known_as_the_same_after_it_was_called(user):
     [
         ("np.frompyfunc(lambda x: x * K, 1, 1)", "numpy.frompyfunc keeps no Python function of it"),
         ("torch.jit.trace(Layer(), torch.ones(2))", "a traced module has no source"),
-        ("weakref.ref(Layer)", "it has no name of its own"),
+        ("functools.cmp_to_key(identity)", "it has no name of its own"),
         ("Odd()", "what it refers to cannot be read (RuntimeError: not today)"),
     ],
 )
