@@ -28,7 +28,7 @@ receiver too. So a straggler delays the workers that depend on its messages, dir
 others, and no others.
 
 On a ring of full-duplex links no two messages ever share a link, so no table is needed: the
-times T follow from a recurrence over rounds (`ring_rounds`). The message of worker i starts at
+times T follow from a recurrence over rounds (`follow`). The message of worker i starts at
 S[i] = T[i], or max(T[i], T[i+1]) if it waits for its receiver, and
 T′[i] = max(S[i] + c, S[i−1] + c + α) + a.
 """
@@ -99,11 +99,10 @@ def schedule(
     """
     numbers = np.arange(workers) if members is None else np.array(members)
     parts, rounds = EXCHANGES[algorithm](len(numbers), group)
-    for messages in rounds:
-        messages["source"] = numbers[messages["source"]]
-        messages["target"] = numbers[messages["target"]]
     for number, messages in enumerate(rounds):
         messages["round"] = number
+        messages["source"] = numbers[messages["source"]]
+        messages["target"] = numbers[messages["target"]]
     rows = np.concatenate(rounds) if rounds else np.zeros(0, MESSAGE)
     rows = rows[np.lexsort((rows["source"], rows["round"]))]
     count = max(len(rounds), 1)
@@ -393,17 +392,11 @@ def ring_links(
 
 @kernel
 def follow(ring: Ring) -> None:
-    """Follow all rounds of a ring."""
-    for turn in range(ring.turns):
-        ring_rounds(ring, 0.0 if turn else ring.add_s)
-
-
-@kernel
-def ring_rounds(ring: Ring, extra_s: float) -> None:
-    """M − 1 equal rounds, after each of which ``extra_s`` passes."""
+    """Follow all rounds of a ring: M − 1 a turn, and in the first turn time to add after each."""
     now_s, departed_s, latency_s = ring.now_s, ring.departed_s, ring.latency_s
     end = len(now_s) - 1
-    for _ in range(end):
+    for number in range(ring.turns * end):
+        extra_s = ring.add_s if number < end else 0.0
         for member in range(len(now_s)):
             departed_s[member] = now_s[member]
         if ring.waits:

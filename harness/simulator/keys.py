@@ -35,9 +35,8 @@ def put(table: dict[str, Any], key: str, value: object, origin: str) -> None:
         UserError: there is no such key or element.
     """
     node, step = _find_parent(table, key, origin)
-    if isinstance(step, int) and isinstance(_enter(node, step, key, origin), dict | list):
-        raise UserError(f"{origin}: {key!r} is not a key; allowed: a key of the cluster file")
-    if isinstance(step, str) and not isinstance(node, dict):
+    is_table = isinstance(step, int) and isinstance(_enter(node, step, key, origin), dict | list)
+    if is_table or (isinstance(step, str) and not isinstance(node, dict)):
         raise UserError(f"{origin}: {key!r} is not a key; allowed: a key of the cluster file")
     node[step] = value
 

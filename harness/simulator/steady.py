@@ -81,10 +81,6 @@ class Estimate(NamedTuple):
         """Distance from the figure to the farther end of its interval."""
         return max(self.value - self.low, self.high - self.value, 0.0)
 
-    def widen(self, margin: float) -> Estimate:
-        """The estimate with ``margin`` added on both sides of the interval."""
-        return Estimate(self.value, self.low - margin, self.high + margin)
-
 
 @dataclass(frozen=True)
 class LongRun:
@@ -277,8 +273,8 @@ def _estimate_long_run(
     steady = batches.drop_first(start)
     mergers = [steady.merge(max(1, len(steady.seconds) // count)) for count in FEW]
     per_s = _widest(_per_second(merged.minibatches, merged) for merged in mergers)
-    staleness = _widest(ratio(merged.staleness, merged.contributions) for merged in mergers)
-    staleness = staleness.widen(abs(older))
+    stale = _widest(ratio(merged.staleness, merged.contributions) for merged in mergers)
+    staleness = Estimate(stale.value, stale.low - abs(older), stale.high + abs(older))
     virtual_s = float(batches.seconds.sum())
     lacks = ""
     if virtual_s < least_s:

@@ -31,11 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.base.errors import UserError
-from harness.simulator.timeline import (
-    TABLES,
-    Columns,
-    Timeline,
-)
+from harness.simulator.timeline import TABLES, Columns, Timeline
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -170,12 +170,11 @@ class BackupWorkers(Spec, TimingProtocol):
         clock, tasks = state.clock, state.tasks
         # Appended to those that already wait, so the order of reads is that of arrivals.
         idle = np.flatnonzero(tasks["phase"] == PARKED)
-        if len(idle):
-            waiting = int(clock[0]["waiting"])
-            state.order[waiting : waiting + len(idle)] = idle
-            tasks["phase"][idle] = LATE
-            clock["waiting"] += len(idle)
-            clock["busy"] += len(idle)
+        waiting = int(clock[0]["waiting"])
+        state.order[waiting : waiting + len(idle)] = idle
+        tasks["phase"][idle] = LATE
+        clock["waiting"] += len(idle)
+        clock["busy"] += len(idle)
 
     def advance(
         self, state: BackupState, costs: Costs, limits: Limits, room: int, spans: bool

@@ -30,15 +30,7 @@ from harness.simulator import laws
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs, own_links
 from harness.simulator.events import Agenda, kernel, new_agenda, set_event
-from harness.simulator.network import (
-    Level,
-    Traffic,
-    Wiring,
-    new_traffic,
-    next_event,
-    send,
-    wire,
-)
+from harness.simulator.network import Level, Traffic, Wiring, new_traffic, next_event, send, wire
 from harness.simulator.protocols.absences import Absences, new_absences, select_readers
 from harness.simulator.protocols.all_reduce import coding_s, network_of, wire_bytes
 from harness.simulator.protocols.contract import Limits

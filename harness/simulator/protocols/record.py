@@ -9,16 +9,7 @@ import numpy as np
 from harness.simulator.protocols.rows import busy_spans, columns_of
 from harness.simulator.protocols.shards import PIECE
 from harness.simulator.protocols.state import SLOT
-from harness.simulator.timeline import (
-    LOST,
-    SERVER,
-    Folds,
-    Pieces,
-    Restarts,
-    Spans,
-    Timeline,
-    stack,
-)
+from harness.simulator.timeline import LOST, SERVER, Folds, Pieces, Restarts, Spans, Timeline, stack
 
 FETCH, COMPUTE, PUSH, FOLD = range(4)
 """Kinds of spans, as in `timeline.KINDS`."""
