@@ -424,13 +424,10 @@ def _leaves(state: Any, prefix: str = "state") -> Iterator[tuple[str, np.ndarray
             yield from _leaves(value, dotted)
         elif isinstance(value, np.ndarray):
             array = cast(Array, value)
-            parts = array.dtype.names
-            yield from [(dotted, array)] if parts is None else _fields(dotted, array, parts)
-
-
-def _fields(dotted: str, array: Array, parts: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
-    """A view of each field of an array of records."""
-    return ((f"{dotted}.{part}", array[part]) for part in parts)
+            if array.dtype.names is None:
+                yield dotted, array
+            for part in array.dtype.names or ():
+                yield f"{dotted}.{part}", array[part]
 
 
 def _check_amount(name: str, value: float) -> None:

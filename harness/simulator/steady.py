@@ -115,11 +115,7 @@ class LongRun:
 
 
 def long_run(
-    simulation: Simulation,
-    most: int,
-    *,
-    period: int = 1,
-    least_s: float = 0.0,
+    simulation: Simulation, most: int, *, period: int = 1, least_s: float = 0.0
 ) -> LongRun:
     """Run a simulation from its start until its long run is known, or its cost is used up.
 

@@ -199,12 +199,7 @@ def lots(costs: Costs, present: Any, number: int, scores: Any) -> None:
 
 @kernel
 def travel(
-    costs: Costs,
-    traffic: Traffic,
-    agenda: Agenda,
-    tasks: Any,
-    sizes: Any,
-    prepare_s: float,
+    costs: Costs, traffic: Traffic, agenda: Agenda, tasks: Any, sizes: Any, prepare_s: float
 ) -> None:
     """Send the model to K clients, compute, and send theirs back: all instants of the tasks.
 

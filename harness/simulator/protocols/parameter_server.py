@@ -79,10 +79,8 @@ class ParameterServer(Spec, TimingProtocol):
         Shards are a key of the run; fetches less frequent than reads are timed only.
         """
         if self.shards > 1:
-            return (
-                "shards",
-                f"{self.shards} is not allowed here; allowed: the key shards of the run",
-            )
+            reason = f"{self.shards} is not allowed here; allowed: the key shards of the run"
+            return "shards", reason
         if self.fetch_every > 1:
             reason = f"{self.fetch_every} can be timed but not trained with; allowed: 1"
             return "fetch_every", reason
