@@ -111,7 +111,8 @@ class Seen(dict[int, tuple[int, object]]):
 
     def __init__(self, module: nn.Module | None = None) -> None:
         super().__init__()
-        self.state = {id(tensor): k for k, tensor in enumerate(_tensors(module))} if module else {}
+        tensors = [*module.parameters(), *module.buffers()] if module else []
+        self.state = {id(tensor): k for k, tensor in enumerate(tensors)}
         self.variables: dict[str, tuple[str, object]] = {}
 
     def take(self, holder: Any, table: Mapping[str, Any], label: str = "") -> Parts:
@@ -184,20 +185,12 @@ def digest_of_state(module: nn.Module) -> str:
     """SHA-256 of every parameter and buffer: names, types, shapes and bytes."""
     kinds = (module.named_parameters, module.named_buffers)
     # Two names of one tensor train otherwise than two tensors of the same content.
-    return digest_of_code([[*kind(remove_duplicate=False)] for kind in kinds], "state")
-
-
-def _tensors(module: nn.Module) -> list[Tensor]:
-    """The parameters and buffers of a module, a tied one once."""
-    return [*module.parameters(), *module.buffers()]
+    return digest_of_code([[*kind(remove_duplicate=False)] for kind in kinds], "model")
 
 
 def digest_of_part(value: object, called: str = "code") -> str:
-    """`digest_of_code`, combined with the state of a module that has one, e.g. a weighted loss."""
-    code = digest_of_code(value, called)
-    if not isinstance(value, nn.Module) or not _tensors(value):
-        return code
-    return hashlib.sha256(f"{code} {digest_of_state(value)}".encode()).hexdigest()
+    """`digest_of_code`, with the tensors of a module that has some, e.g. a weighted loss."""
+    return digest_of_code(value, called, Seen())
 
 
 def digest_of_tensor(tensor: Tensor) -> str:

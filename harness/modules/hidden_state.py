@@ -88,16 +88,16 @@ def _call_elsewhere(
     """Call a model with other data and weights; its parameters and buffers are as before then."""
     model: nn.Module = parts["model"]
     weights = [(p, p.detach().clone()) for p in model.parameters()]
-    buffers = [(m, dict(m.named_buffers(recurse=False))) for m in model.modules()]
-    buffers = [(m, {name: t.clone() for name, t in table.items()}) for m, table in buffers]
+    buffers = [
+        (m, n, t.clone()) for m in model.modules() for n, t in m.named_buffers(recurse=False)
+    ]
     for parameter, value in weights:
         parameter.data.copy_(0.9 * value)
     call(parts, True)
     for parameter, value in weights:
         parameter.data.copy_(value)
-    for module, table in buffers:
-        for name, value in table.items():
-            setattr(module, name, value)
+    for module, name, value in buffers:
+        setattr(module, name, value)
 
 
 def _copy(parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,21 +114,16 @@ def _copy(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _freeze(parts: Mapping[str, Any]) -> dict[tuple[str, str], Frozen]:
-    """Every variable of the parts as it is now, by part and name."""
+    """Attributes, globals and closures of the parts as they are now, by part and name."""
     frozen: dict[tuple[str, str], Frozen] = {}
     for part, value in parts.items():
         for label, content in _attributes(value, is_loss=part != "model"):
             frozen[part, f".{label}"] = _freeze_value(label, content, parts["model"])
-        for key, variable in _variables(value, parts["model"]).items():
-            frozen[part, key] = variable
+        visited = Seen(parts["model"])
+        digest_of_code(value, visited=visited)
+        for key, variable in visited.variables.items():
+            frozen[part, key] = _freeze_value(*variable, parts["model"])
     return frozen
-
-
-def _variables(part: Any, model: nn.Module) -> dict[str, Frozen]:
-    """The globals, closures and attributes of classes that a part's code refers to."""
-    visited = Seen(model)
-    digest_of_code(part, visited=visited)
-    return {key: _freeze_value(*entry, model) for key, entry in visited.variables.items()}
 
 
 def _freeze_value(label: str, value: Any, model: nn.Module) -> Frozen:
