@@ -20,7 +20,7 @@ from harness.simulator.protocols import shards
 from harness.simulator.protocols import state as server
 from harness.simulator.protocols.contract import ASKS, DONE, FULL, GOES_ON, Limits, advance_clock
 from harness.simulator.protocols.failures import begin, come_back, go, save, strike
-from harness.simulator.protocols.record import Record
+from harness.simulator.protocols.record import Record, write_instants, write_row
 from harness.simulator.protocols.state import Rules, State
 from harness.simulator.protocols.transfers import (
     compute,
@@ -37,7 +37,7 @@ from harness.simulator.protocols.transfers import (
 def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record) -> int:
     """Advance ``state`` until a limit is met or the record is full; returns the reason."""
     clock, counts, events = state.clock[0], record.counts, state.events
-    room = len(record.folded)
+    room = len(record.worker)
     if clock.begun == 0:
         begin(state, costs, rules)
     while clock.version < limits.version:
@@ -219,7 +219,9 @@ def fold(state: State, costs: Costs, rules: Rules, record: Record, place: int) -
     number, worker = slot.worker, state.workers[slot.worker]
     # First: checkpoints up to this instant do not contain this fold.
     save(state, costs)
-    record.folded[record.counts[0]] = slot
+    write_row(record, record.counts[0], slot, slot.fold_end_s)
+    if len(record.instants) > 0:
+        write_instants(record.instants[record.counts[0]], slot)
     for shard in range(record.pieces.shape[1]):  # none with one shard
         record.pieces[record.counts[0], shard] = state.shards.pieces[place, shard]
     record.counts[0] += 1

@@ -145,12 +145,12 @@ class ParameterServer(Spec, TimingProtocol):
         # A fold records one piece per shard, which must fit the memory.
         room = min(room, max(1, MOST_PIECES // self.shards)) if self.shards > 1 else room
         losses = room + len(state.slots) if len(state.occurrences) else 0
-        rows = record.space(room, losses, len(state.shards.queues))
+        rows = record.space(room, spans, losses, len(state.shards.queues))
         reason = asynchronous.run(state, costs, self.rules, limits, rows)
         # Half of the range, since the test comes after the events of a call.
         if int(state.clock[0]["sequence"]) > server_state.MOST_EVENTS // 2:
             raise UserError("simulation: too long; use fewer folds")
-        return reason, record.timeline(rows, start, self.push_every, spans)
+        return reason, record.timeline(rows, start, self.push_every)
 
     def in_flight(self, state: State) -> Contributions:
         """Contributions read and not yet folded, by first step."""

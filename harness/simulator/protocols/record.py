@@ -6,41 +6,66 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from harness.simulator.events import part
 from harness.simulator.protocols.rows import busy_spans, columns_of
 from harness.simulator.protocols.shards import PIECE
 from harness.simulator.protocols.state import SLOT
-from harness.simulator.timeline import LOST, SERVER, Folds, Pieces, Restarts, Spans, Timeline, stack
+from harness.simulator.timeline import (
+    LOST,
+    SERVER,
+    Contributions,
+    Folds,
+    Pieces,
+    Restarts,
+    Spans,
+    Timeline,
+    stack,
+)
 
 FETCH, COMPUTE, PUSH, FOLD = range(4)
 """Kinds of spans, as in `timeline.KINDS`."""
+
+SPANNED = np.dtype(
+    [(name, np.float64) for name in ("fetch_start_s", "fetch_end_s", "compute_end_s")]
+    + [(name, np.float64) for name in ("push_start_s", "push_end_s", "fold_start_s")]
+)
+"""The instants of a contribution from which spans are made, besides the fold's end."""
 
 RESTART = np.dtype([("time_s", np.float64), ("version", np.int64), ("restored_version", np.int64)])
 
 
 class Record(NamedTuple):
-    """Recorded events: slots of [M] folded and of lost contributions, restarts, their counts.
+    """Recorded events: [M] columns of folded contributions, lost slots, restarts, their counts.
 
-    With several shards, [M, S] ``pieces`` of folded contributions.
+    ``instants`` is empty without spans. With several shards, [M, S] ``pieces`` of folded
+    contributions.
     """
 
-    folded: Any
+    fold_end_s: Any
+    worker: Any
+    read_version: Any
+    read_at_s: Any
+    first_step: Any
+    instants: Any
     lost: Any
     restarts: Any
     counts: Any
     pieces: Any
 
 
-def space(folds: int, losses: int = 0, shards: int = 0) -> Record:
+def space(folds: int, spans: bool, losses: int = 0, shards: int = 0) -> Record:
     """An empty record.
 
     Args:
         folds: largest number of folds, and of restarts.
+        spans: whether to record spans.
         losses: largest number of lost contributions.
         shards: number of shards that record pieces; 0 for one shard.
     """
-    # Of what is not filled, no page is in memory.
+    kinds = (np.float64, np.int32, np.int64, np.float64, np.int64)
     return Record(
-        folded=np.empty(folds, SLOT),
+        *(np.empty(folds, kind) for kind in kinds),
+        instants=np.empty(folds if spans else 0, SPANNED),
         lost=np.empty(losses, SLOT),
         restarts=np.empty(folds, RESTART),
         counts=np.zeros(3, np.int64),
@@ -48,25 +73,48 @@ def space(folds: int, losses: int = 0, shards: int = 0) -> Record:
     )
 
 
-def timeline(record: Record, start: int, steps: int, spans: bool) -> Timeline:
+@part
+def write_row(record: Record, row: int, slot: Any, end_s: float) -> None:
+    """Write a folded contribution to the columns; ``slot`` has the same fields."""
+    record.fold_end_s[row] = end_s
+    record.worker[row] = slot.worker
+    record.read_version[row] = slot.read_version
+    record.read_at_s[row] = slot.read_at_s
+    record.first_step[row] = slot.first_step
+
+
+@part
+def write_instants(instants: Any, slot: Any) -> None:
+    """Write the instants of a folded contribution, from which spans are made."""
+    instants.fetch_start_s = slot.fetch_start_s
+    instants.fetch_end_s = slot.fetch_end_s
+    instants.compute_end_s = slot.compute_end_s
+    instants.push_start_s = slot.push_start_s
+    instants.push_end_s = slot.push_end_s
+    instants.fold_start_s = slot.fold_start_s
+
+
+def timeline(record: Record, start: int, steps: int) -> Timeline:
     """The timeline of a record.
 
     Args:
         record: of a kernel.
         start: number of the first fold.
         steps: minibatches of each contribution.
-        spans: whether it has busy times.
     """
     count, lost, restarts = record.counts.tolist()
     numbers, struck = np.arange(start, start + count, dtype=np.int64), record.restarts[:restarts]
-    rows, pieces = record.folded[:count], record.pieces[:count]
-    parts = [columns_of(rows, numbers, steps), columns_of(record.lost[:lost], LOST, steps)]
+    # Views: of what is not filled, no page is in memory.
+    columns = (record.worker, record.read_version, record.read_at_s, record.first_step)
+    worker, read_version, read_at_s, first_step = (column[:count] for column in columns)
+    counts = np.full(count, steps, np.int32)
+    rows = Contributions(numbers, worker, read_version, read_at_s, first_step, counts)
     return Timeline(
-        folds=Folds(numbers, rows["fold_end_s"].copy()),
-        contributions=stack(parts),
-        spans=_spans(rows, pieces) if spans else Spans(),
+        folds=Folds(numbers, record.fold_end_s[:count]),
+        contributions=stack([rows, columns_of(record.lost[:lost], LOST, steps)]),
+        spans=_spans(record, count) if len(record.instants) else Spans(),
         restarts=Restarts(*(struck[name].copy() for name in RESTART.names or ())),
-        pieces=_pieces(numbers, pieces),
+        pieces=_pieces(numbers, record.pieces[:count]),
     )
 
 
@@ -82,15 +130,16 @@ def _pieces(folds: Any, rows: Any) -> Pieces:
     )
 
 
-def _spans(rows: Any, pieces: Any) -> Spans:
+def _spans(record: Record, folds: int) -> Spans:
     """Fetch, compute, push of each contribution and folds of its pieces, if they take time."""
-    begun_s, folded_s = rows["fold_start_s"][:, None], rows["fold_end_s"][:, None]
+    rows, pieces = record.instants[:folds], record.pieces[:folds]
+    begun_s, folded_s = rows["fold_start_s"][:, None], record.fold_end_s[:folds, None]
     if pieces.shape[1]:
         begun_s, folded_s = pieces["start_s"], pieces["end_s"]
     servers = np.arange(begun_s.shape[1], dtype=np.int32)
     start_s = [rows["fetch_start_s"], rows["fetch_end_s"], rows["push_start_s"]]
     end_s = [rows["fetch_end_s"], rows["compute_end_s"], rows["push_end_s"]]
-    worker = np.tile(rows["worker"][:, None], len(start_s))
+    worker = np.tile(record.worker[:folds, None], len(start_s))
     return busy_spans(
         np.hstack([worker, np.broadcast_to(SERVER - servers, begun_s.shape)]),
         np.array([FETCH, COMPUTE, PUSH, *(FOLD + 0 * servers)], np.int32),
