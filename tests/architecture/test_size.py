@@ -11,9 +11,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("harness", "lagbench", "reproductions", "data_synth", "reports")
-MOST_LINES_OF_PRODUCT = 41_254
-MOST_LINES_OF_TESTS = 37_009
-MOST_WORDS_OF_DOCUMENTS = 45_950
+MOST_LINES_OF_PRODUCT = 38_940
+MOST_LINES_OF_TESTS = 35_580
+MOST_WORDS_OF_DOCUMENTS = 45_920
 
 
 def count_lines(source: str) -> int:
