@@ -90,8 +90,9 @@ def _long(name: str, columns: dict[str, Any], rows: int, schema: pa.Schema) -> p
 
     before = "" if name in TABLES else f"{name}."
     contents = {f"{before}{column}": values for column, values in columns.items()}
-    present = pa.table({"table": pa.repeat(name, rows), **contents})
-    return pa.concat_tables([schema.empty_table(), present], promote_options="default")
+    entries = [(contents.get(column.name), column.type) for column in list(schema)[1:]]
+    arrays = [pa.nulls(rows, kind) if v is None else pa.array(v, kind) for v, kind in entries]
+    return pa.Table.from_arrays([pa.repeat(name, rows), *arrays], schema=schema)
 
 
 def load_timeline(path: str | Path) -> Timeline:
