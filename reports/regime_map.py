@@ -47,10 +47,9 @@ def draw_map(results: Mapping[str, Results]) -> bytes | None:
     if not panels:
         return None
     with style.use_style():
-        figure = style.empty_figure(3.1)
-        for axes, panel in zip(
-            figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
-        ):
+        figure = style.empty_figure(3.4)
+        grid = figure.subplots(1, len(panels), squeeze=False)[0]
+        for axes, panel in zip(grid, panels, strict=True):
             _draw_panel(axes, panel, exhibits[panel.exhibit], claims[panel.claim])
         return style.render_figure(figure, "png")
 
@@ -61,6 +60,7 @@ def _draw_panel(axes: Any, panel: Panel, exhibit: Exhibit, claim: Claim) -> None
         if panel.series in row.label:
             series.setdefault(row.label.partition(",")[0], []).append(row)
     style.set_log_scale(axes.xaxis)
+    axes.tick_params(axis="x", rotation=40)
     for index, (label, rows) in enumerate(series.items()):
         _draw_series(axes, index, label if len(series) > 1 else "runs, 95% interval", rows)
     axes.margins(0.08, 0.15)
