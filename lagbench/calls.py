@@ -358,12 +358,12 @@ def advise(
         return Advice(call.advise(grid, budget))
 
 
-def load(run: str | Path) -> Run:
+def load(run: str | Path, store: str | Path = USUAL["store"]) -> Run:
     """Load a stored run: ``status``, ``summary``, ``curve(metric)``, ``path(file)``.
 
     Args:
-        run: the run's folder in a store; or its hash, or the beginning of it, in the store
-            ``"lagbench-runs"``.
+        run: the run's folder in a store; or its hash, or the beginning of it.
+        store: the store of a hash; that of calls without a ``store``, if not given.
 
     Raises:
         UserError: there is no such run.
@@ -372,7 +372,7 @@ def load(run: str | Path) -> Run:
     check_kind("run", run, (str, Path), allowed)
     folder = Path(run)
     if folder.name == str(run) and not folder.exists():
-        return Store(USUAL["store"]).load(folder.name)
+        return Store(store).load(folder.name)
     if folder.exists() and not is_run(folder):
         raise UserError(f"run: {str(run)!r} is no run; allowed: {allowed}")
     return Store(folder.resolve().parent).load(folder.resolve().name)

@@ -233,6 +233,7 @@ def test_a_run_that_is_not_there_is_told_with_where_it_was_looked_for(tmp_path, 
     monkeypatch.chdir(tmp_path)
     made = train(store="lagbench-runs").runs[0]
     assert lagbench.load(made.hash[:8]).summary == made.summary
+    assert lagbench.load(made.hash, store=made.dir.parent).summary == made.summary
     assert lagbench.load(tmp_path / "lagbench-runs" / made.hash).hash == made.hash
     with pytest.raises(lagbench.UserError, match=r"^lagbench-runs: no run with hash 'nope'; lag"):
         lagbench.load("nope")
