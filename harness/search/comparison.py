@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from harness.algorithms.averaging import GradientAveraging
 from harness.algorithms.catalogue import Algorithm
@@ -18,7 +18,7 @@ from harness.experiment.methods import Method
 from harness.judge.comparison import Impossible, describe_impossible
 from harness.judge.direction import final_error
 from harness.search.rates import MOST_TRAININGS, TUNING_SEEDS, RateChoice, search_rate
-from harness.search.search import Steps, drive, follow, translate
+from harness.search.search import Steps, follow, translate
 from harness.store import Cell, Run
 
 Configure = Callable[[Method, int, float, int], AnyExperiment]
@@ -128,21 +128,22 @@ class Grid:
         for method in self.methods:
             searches[method.label] = self._find_rates(method, searches)
 
-        def answer(tries: list[tuple[Any, Try]]) -> list[Run]:
-            runs = runner.run(dict(attempt for _, attempt in tries), tally=tally)
-            return [runs[name] for _, (name, _) in tries]
-
-        cells = drive(follow(searches), answer)
-        return [cells[method.label, count] for method, count in self.pairs]
+        search, outcomes = follow(searches), cast("list[Run]", None)  # of a search that begins
+        try:
+            while True:
+                tries = search.send(outcomes)
+                runs = runner.run(dict(attempt for _, attempt in tries), tally=tally)
+                outcomes = [runs[name] for _, (name, _) in tries]
+        except StopIteration as end:
+            return [end.value[method.label, count] for method, count in self.pairs]
 
     def _describe_cost(self) -> str:
         """The number of trainings, before the first one."""
-        cells = len(self.pairs)
-        searches = f"{format_count(cells, 'search')} for a learning rate"
+        searches = f"{format_count(len(self.pairs), 'search')} for a learning rate"
         seeds = format_count(len(self.seeds), "seed")
         plan = f"{searches}, at most {MOST_TRAININGS} trainings each, then {seeds} each"
-        most = f"at most {self.most_trainings} trainings"
-        return f"{plan}: {most}; those in the store are not trained again"
+        known = "those in the store are not trained again"
+        return f"{plan}: at most {self.most_trainings} trainings; {known}"
 
     def _find_rates(
         self, method: Method, searches: dict[Any, Steps[Try, Run, Any]]

@@ -18,8 +18,8 @@ from typing import Any, cast
 
 from harness.base.errors import UserError, name_error
 from harness.base.settings import Spec, build, duration, load_toml, rate, ratio, setting, size
-from harness.simulator.durations import with_durations
 from harness.simulator.faults import Fault
+from harness.simulator.laws import with_durations
 from harness.simulator.network import Network
 
 JITTER_LAWS = ("constant", "lognormal", "gamma", "shifted-exponential", "empirical")
