@@ -157,20 +157,22 @@ def publish(out: Path, there: Path) -> int:
     """
     results = read_results(out / "results.json")
     lines = provenance.runs_from_csv(out / provenance.RUNS_CSV)
-    if not results.claims:
+    if is_curve := not results.claims:
         published, name = read_results(there / "results.json"), results.exhibits[0].id
         ours = {exhibit.id for exhibit in results.exhibits}
         others = [exhibit for exhibit in published.exhibits if exhibit.id not in ours]
-        kept = [e for e in provenance.lines(published, there) if not e.kind.startswith(name)]
-        lines = [*kept, *(replace(line, kind=f"{name} {line.kind}") for line in lines)]
+        listed = [e for e in provenance.lines(published, there) if not e.kind.startswith(name)]
+        lines = [*listed, *(replace(line, kind=f"{name} {line.kind}") for line in lines)]
         # The curve comes first: it is what the claim says of the paper's own size.
         results = replace(published, exhibits=(*results.exhibits, *others))
     cited = provenance.cited_runs(results)
     with tempfile.TemporaryDirectory() as folder:
         store = Store(folder)
         read_published(there, store)
-        every = (*store.runs(), *Store(out / "runs").runs())
-        runs = {run.hash: run for run in every if run.hash in cited}
+        trained = [run for run in Store(out / "runs").runs() if run.hash in cited]
+        # A curve takes nothing away: runs that no exhibit cites stay, such as those of searches.
+        archived = [run for run in store.runs() if is_curve or run.hash in cited]
+        runs = {run.hash: run for run in (*archived, *trained)}
         write_archive(there / ARCHIVE, runs.values())
     for exhibit in results.exhibits:
         drawn = str(exhibit.draw.get("file", ""))

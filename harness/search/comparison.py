@@ -142,8 +142,8 @@ class Grid:
         searches = f"{format_count(len(self.pairs), 'search')} for a learning rate"
         seeds = format_count(len(self.seeds), "seed")
         plan = f"{searches}, at most {MOST_TRAININGS} trainings each, then {seeds} each"
-        known = "those in the store are not trained again"
-        return f"{plan}: at most {self.most_trainings} trainings; {known}"
+        note = "those in the store are not trained again"
+        return f"{plan}: at most {self.most_trainings} trainings; {note}"
 
     def _find_rates(
         self, method: Method, searches: dict[Any, Steps[Try, Run, Any]]
