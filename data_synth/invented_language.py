@@ -296,13 +296,13 @@ class SpeechMaker(ABC):
             utterances: in a chunk.
             tell: receives the number of utterances made so far.
         """
-        made = 0
+        progress = 0
         for split, count in self.recipe.sizes().items():
             for first in range(0, count, utterances):
-                last = min(first + utterances, count)
-                yield self.chunk(split, first, last)
-                made += last - first
-                tell(made)
+                end = min(first + utterances, count)
+                yield self.chunk(split, first, end)
+                progress += end - first
+                tell(progress)
 
 
 def make_speech(

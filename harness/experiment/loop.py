@@ -350,9 +350,9 @@ def describe_divergence(
     at = f"in {stage} at fold {moment.fold:,} (pass {moment.passes:.3g}, {moment.time_s:,.1f} s)"
     finite = [row for row in rows if math.isfinite(row["value"])]
     values = [row for row in finite if row["name"].partition("/")[0] == metric]
-    last = (
+    latest = (
         f"{values[-1]['value']:.3g} at fold {int(values[-1]['fold']):,}"
         if values
         else "never a number"
     )
-    return f"{at}: {metric.rpartition('_')[2]} {last}, rate {rate:.3g}"
+    return f"{at}: {metric.rpartition('_')[2]} {latest}, rate {rate:.3g}"

@@ -105,12 +105,12 @@ class ToleranceSearch:
         Raises:
             UserError: training diverged at the reference value.
         """
-        search, low, what = self.search, self.search.between[0], self.search.what
+        search, low, quantity = self.search, self.search.between[0], self.search.what
         most = self.grid_at(low).most_trainings
         values = 2 + search.halvings
         tally = Tally(values * most)
         LOG.info(
-            f"tolerate: at most {values} values of {what}, {most} trainings each; those in the"
+            f"tolerate: at most {values} values of {quantity}, {most} trainings each; those in the"
             " store are not trained again"
         )
         cells: dict[float, Cell] = {}
@@ -125,17 +125,17 @@ class ToleranceSearch:
         if not all(math.isfinite(error) for error in reference):
             is_done = all(run.status == "done" for run in start.runs)
             reason = "the metric is not finite" if is_done else "training diverged"
-            raise UserError(f"tolerate: {reason} at {what} {low:g}; nothing to compare")
+            raise UserError(f"tolerate: {reason} at {quantity} {low:g}; nothing to compare")
         points = {low: reference_point(low, start)}
 
         def breaks(value: float) -> bool:
             points[value] = tried = point(value, cell(value), reference, search.margin)
-            LOG.info(f"{what} {value:g}: {describe_state(tried)}")
+            LOG.info(f"{quantity} {value:g}: {describe_state(tried)}")
             return tried.broken
 
         ends = solve(bracket(search), breaks)
         tried = [points[value] for value in sorted(points)]
-        return Tolerance(what, search.axis, search.margin, tried, *ends)
+        return Tolerance(quantity, search.axis, search.margin, tried, *ends)
 
     def _start_near(self, grid: Grid, value: float, cells: dict[float, Cell]) -> Grid:
         """The grid with its search for a rate starting at the rate of the nearest value."""
