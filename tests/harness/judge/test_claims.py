@@ -43,6 +43,12 @@ def test_what_reproduces_one_side_contradicts_the_other(interval):
     assert BELOW.judge(interval) == OPPOSITE[ABOVE.judge(interval)]
 
 
+@given(intervals, sides, widths, widths)
+def test_widening_never_earns_or_turns_a_direction(interval, side, below, above):
+    before = side.judge(interval)
+    assert side.judge(wider(interval, below, above)) in (before, "unclear")
+
+
 @given(intervals, bands, widths, widths)
 def test_widening_never_earns_or_turns_a_size(interval, band, below, above):
     before = Rule(*band).judge(interval)
@@ -97,6 +103,11 @@ def test_a_size_is_undecided_across_an_end_of_its_band(low, high, verdict):
     assert rule_between(5, 8).judge(Interval(6, low, high)) == verdict
 
 
+def test_a_band_may_be_open_at_one_end():
+    assert rule_at_most(0.15).judge(Interval(0.1, -0.05, 0.12)) == "holds"
+    assert rule_at_most(0.15).judge(Interval(0.1, -math.inf, math.inf)) == "unclear"
+
+
 def test_an_empty_band_is_refused():
     with pytest.raises(ValueError, match="empty"):
         rule_between(2, 1)
@@ -108,6 +119,12 @@ def test_an_empty_band_is_refused():
 )
 def test_a_prediction_agrees_within_ten_per_cent(predicted, verdict):
     assert rule_near(17.0).judge(Interval.exact(predicted)) == verdict
+
+
+def test_a_prediction_with_chance_in_it_needs_its_whole_interval_in_the_band():
+    assert rule_near(17.0).judge(Interval(17.5, 17.0, 18.0)) == "holds"
+    assert rule_near(17.0).judge(Interval(17.5, 16.0, 19.0)) == "unclear"
+    assert rule_near(17.0, 0.02).judge(Interval(17.5, 17.0, 18.0)) == "unclear"
 
 
 def test_a_relative_error_keeps_its_ends_in_order():
@@ -170,3 +187,7 @@ def test_a_ratio_whose_parts_always_differ_by_as_much_is_surely_not_one():
 def test_holm_corrects_as_its_own_example_does():
     # Holm's procedure by hand: 4 x 0.01, 3 x 0.02, then never less than the one before
     assert holm([0.02, 0.5, 0.01, 0.03]) == pytest.approx([0.06, 0.5, 0.04, 0.06])
+
+
+def test_one_p_value_needs_no_correction():
+    assert holm([0.04]) == [0.04]
