@@ -6,13 +6,16 @@ reported at once.
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.base.files import DEFAULT_STORE, describe_choices, run_file
-from harness.store import folder_of_run
+from harness.base.errors import UserError
+from harness.base.registry import describe_choices, run_file
+from harness.base.settings import read_value
+from harness.store import DEFAULT_STORE, folder_of_run
 
 if TYPE_CHECKING:
     from harness.experiment.pools import Submission
@@ -53,6 +56,20 @@ seed = whole(0)
 count = whole(1, 1000)
 
 
+def change(text: str) -> tuple[tuple[str, ...], object]:
+    """Parse ``key=value``: a dotted key, and a value in TOML; a word needs no quotes.
+
+    Raises:
+        UserError: there is no ``=``, or an invalid key.
+    """
+    key, equals, value = text.partition("=")
+    steps = tuple(step.strip() for step in key.split("."))
+    if not equals or not all(re.fullmatch(r"[\w-]+", step) for step in steps):
+        allowed = "allowed: key=value, as schedule.rate=0.01"
+        raise UserError(f"--set: {text!r} is not allowed; {allowed}")
+    return steps, read_value(value.strip())
+
+
 def add_run(parser: ArgumentParser) -> None:
     """Declare a run: its file, seed and store, and the real processes that train it."""
     parser.add_argument("file", type=run_file, help=f"the run: {describe_choices('run')}")
@@ -91,6 +108,70 @@ def add_carriers(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--runs-per-job", type=count, default=1, help="with --submit: number of runs in a job (1)"
     )
+
+
+def add_workers(parser: ArgumentParser) -> None:
+    """Declare the option for numbers of workers."""
+    parser.add_argument(
+        "--workers",
+        type=wholes(),
+        default=(),
+        help="numbers of workers, e.g. 1,4,16 (default: the run file's)",
+    )
+
+
+def add_changes(parser: ArgumentParser, seeds: int) -> None:
+    """Declare the options for seeds and for any key.
+
+    Args:
+        parser: parser of the command.
+        seeds: default number of seeds.
+    """
+    parser.add_argument(
+        "--seeds",
+        type=count,
+        default=seeds,
+        help=f"number of seeds, counted from the run file's ({seeds})",
+    )
+    parser.add_argument(
+        "--set",
+        dest="changes",
+        type=change,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="replaces a setting of the run file, e.g. schedule.rate=0.01, or rate=0.01 where only"
+        " one table has a rate; may be repeated",
+    )
+
+
+def add_rates(parser: ArgumentParser) -> None:
+    """Declare ``--rates``, the source of learning rates."""
+    parser.add_argument(
+        "--rates",
+        choices=("sweep", "file"),
+        default="sweep",
+        help="learning rates: sweep (default) searches one for each method and number of workers;"
+        " file uses the run file's",
+    )
+
+
+def add_execution(parser: ArgumentParser, out: str, meaning: str) -> None:
+    """Declare where runs are executed, and the folder of the outputs.
+
+    Args:
+        parser: parser of the command.
+        out: default of the folder.
+        meaning: the folder in words.
+    """
+    parser.add_argument(
+        "--jobs",
+        type=count,
+        default=1,
+        help="number of runs trained at once, one process each",
+    )
+    parser.add_argument("--out", type=Path, default=Path(out), help=meaning)
+    add_carriers(parser)
 
 
 def submission_of(arguments: Namespace) -> Submission | None:

@@ -24,11 +24,12 @@ from harness.base.errors import (
     ProcessDied,
     UserError,
     fails_import,
+    is_interrupt,
     lacks_memory,
     machine_error,
     name_error,
 )
-from harness.base.files import version_of
+from harness.base.registry import version_of
 from harness.kernels import notice
 
 COMMANDS = {
@@ -127,15 +128,16 @@ def exit_code(run: Callable[[], int], interrupted: str = "interrupted") -> int:
         if isinstance(stream, TextIOWrapper):  # None or another where it is closed or replaced
             stream.reconfigure(errors="backslashreplace")  # a locale may lack a letter
     try:
-        _check_environment()
-        with forks.restore_interrupt():
-            return run()
+        _check_folder()
+        return run()
     except UserError as error:
         return _refuse(error)
     except ProcessDied as died:
         print(f"error: {died}; the same command resumes", file=sys.stderr)
         return EXIT_RUN_FAILED
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemError) as error:
+        if not is_interrupt(error):
+            raise
         print(interrupted, file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of our output has closed it, e.g. `head`
@@ -149,18 +151,17 @@ def exit_code(run: Callable[[], int], interrupted: str = "interrupted") -> int:
         return _refuse(refusal)
 
 
-def _check_environment() -> None:
-    """Refuse an environment in which no command works.
+def _check_folder() -> None:
+    """Refuse a working folder that is gone: no command works there.
 
     Raises:
-        UserError: the working folder is gone, or numba is told to compile nothing.
+        UserError: it is gone.
     """
     try:
         Path.cwd()
     except OSError as error:
         mistake = f"cannot be found ({error.strerror}); allowed: a folder that exists"
         raise UserError(f"working folder: {mistake}") from error
-    notice.check_environment()
 
 
 def _refuse(error: UserError) -> int:

@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return import_module("harness.base.files").version_of("lagbench")
+        return import_module("harness.base.registry").version_of("lagbench")
     if name.startswith("__") and name != "__all__":  # what Python and its tools look for
         raise AttributeError(f"module 'lagbench' has no attribute {name!r}")
     names = import_module("lagbench.names")
     public = [key for key in vars(names) if not key.startswith("_")]
     if name not in ("__all__", *public):
         raise AttributeError(f"module 'lagbench' has no attribute {name!r}", name=name, obj=names)
-    return public if name == "__all__" else getattr(names, name)
+    globals().update({key: getattr(names, key) for key in public}, __all__=public)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

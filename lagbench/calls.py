@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from harness.base.errors import UserError
-from harness.base.files import DEFAULT_STORE
 from harness.base.log import LOG
 from harness.experiment.grid import Runner, idle_lines, repeat_lines
 from harness.experiment.methods import Asked, method_of, protocol_of
@@ -33,9 +32,8 @@ from harness.search.break_search import Search, ToleranceSearch
 from harness.search.comparison import Grid, Rates
 from harness.search.knobs import knob_of
 from harness.simulator import Cluster, Simulation, Timeline, Workload
-from harness.simulator.foresight import describe_repeats
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.store import Run, Store
+from harness.store import DEFAULT_STORE, Run, Store
 from harness.store.files import writable_folder
 from harness.store.read import is_run
 from lagbench.advised import Advice
@@ -86,7 +84,7 @@ def simulate(
         mistake = f"none given, and cluster {machine.name!r} has none"
         example = "lagbench.Workload(minibatch_frames=32, flops_per_frame=1e6, parameter_bytes=4e6)"
         raise UserError(f"workload: {mistake}; allowed: one, as {example}")
-    for line in describe_repeats(machine, workers or 0):
+    for line in machine.describe_repeats(workers or 0):
         LOG.info(line)
     rules = protocol_of(protocol) if isinstance(protocol, str) else protocol
     return Simulation(machine, rules, work, workers, seed).advance(folds=folds)

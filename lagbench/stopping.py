@@ -7,8 +7,14 @@ from functools import wraps
 from inspect import Parameter, signature
 from typing import Any, ParamSpec, TypeVar
 
-from harness.base.errors import RAISED, ProcessDied, UserError, describe_failure, name_error
-from harness.base.forks import restore_interrupt
+from harness.base.errors import (
+    RAISED,
+    ProcessDied,
+    UserError,
+    describe_failure,
+    is_interrupt,
+    name_error,
+)
 from harness.modules.settings import USUAL
 
 Given = ParamSpec("Given")
@@ -40,15 +46,14 @@ def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
         settings: dict[str, Any] = {**USUAL, **keywords}
         hint = f"runs are in {str(settings['store'])!r}, the same call resumes"
         try:
-            with restore_interrupt():
-                return function(*positional, **plain)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"stopped; {hint}") from None
+            return function(*positional, **plain)
         except ProcessDied as died:
             raise UserError(f"{died}; {hint}") from None
         except UserError:
             raise
-        except RAISED as error:
+        except (KeyboardInterrupt, *RAISED) as error:
+            if is_interrupt(error):
+                raise KeyboardInterrupt(f"stopped; {hint}") from None
             if (text := describe_failure(error)) is None:
                 raise
             raise UserError(text) from error

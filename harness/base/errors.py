@@ -53,6 +53,18 @@ class ProcessDied(Exception):  # noqa: N818 (what happened, not what was wrong)
     """Processes or jobs were killed from outside: one line, exit code 3; a rerun resumes."""
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Whether an error is a signal's KeyboardInterrupt, also one that came amid compiled code.
+
+    numba calls Python for each array that a compiled function returns. A signal is raised there,
+    numba goes on, and CPython makes a SystemError of it, whose first cause is the signal's.
+    """
+    cause: BaseException | None = error
+    while isinstance(cause, SystemError):
+        cause = cause.__cause__
+    return isinstance(cause, KeyboardInterrupt)
+
+
 def machine_error(error: OSError, path: Path | None = None) -> UserError:
     """An error of the machine (a full disk, a folder without write access) as one line.
 

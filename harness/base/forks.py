@@ -148,24 +148,6 @@ def listen() -> None:
             signal.signal(number, _interrupt)
 
 
-@contextmanager
-def restore_interrupt() -> Generator[None]:
-    """Within it, a signal that comes amid compiled code ends as KeyboardInterrupt, too.
-
-    numba calls Python for each array that a compiled function returns. A signal is raised there,
-    numba goes on, and CPython makes a SystemError of it, whose first cause is the signal's.
-    """
-    try:
-        yield
-    except SystemError as error:
-        cause: BaseException | None = error
-        while isinstance(cause, SystemError):
-            cause = cause.__cause__
-        if isinstance(cause, KeyboardInterrupt):
-            raise KeyboardInterrupt(*cause.args) from error
-        raise
-
-
 def ignore() -> None:
     """Ignore all of `ENDING`: the command is at its end and starts no further process."""
     for number in ENDING:

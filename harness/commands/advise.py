@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from harness import argument_types
-from harness.base.files import cluster_file, describe_choices, run_file
+from harness.base.registry import cluster_file, describe_choices, run_file
 from harness.commands import overrides
 
 
@@ -46,8 +46,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=float,
         help="number of trainings of full length that the search may cost, about",
     )
-    overrides.add_changes(parser, seeds=3)
-    overrides.add_execution(parser, "reports/out/advice", "folder for report and runs")
+    argument_types.add_changes(parser, seeds=3)
+    argument_types.add_execution(parser, "reports/out/advice", "folder for report and runs")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,8 +6,8 @@ import argparse
 
 from harness import argument_types
 from harness.base.errors import EXIT_DONE
-from harness.base.files import cluster_file
 from harness.base.log import say
+from harness.base.registry import cluster_file
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from harness.base.files import describe_choices, run_file
+from harness import argument_types
+from harness.base.registry import describe_choices, run_file
 from harness.commands import overrides
 
 
@@ -17,10 +18,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="",
         help="short names or classes, e.g. async,averaging:10 (default: the run file's)",
     )
-    overrides.add_workers(parser)
-    overrides.add_changes(parser, seeds=3)
-    overrides.add_rates(parser)
-    overrides.add_execution(parser, "reports/out/comparison", "folder for table, plot and runs")
+    argument_types.add_workers(parser)
+    argument_types.add_changes(parser, seeds=3)
+    argument_types.add_rates(parser)
+    argument_types.add_execution(
+        parser, "reports/out/comparison", "folder for table, plot and runs"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,17 +1,14 @@
-"""Options that override a run file in several commands: workers, seeds, rates and any key."""
+"""What commands share that run a file in several ways: its methods, its grid, and the answer."""
 
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness import argument_types
-from harness.base.errors import EXIT_DONE, UserError
+from harness.base.errors import EXIT_DONE
 from harness.base.log import say
-from harness.base.settings import read_value
 
 if TYPE_CHECKING:
     from harness.experiment.experiment import AnyExperiment
@@ -22,77 +19,11 @@ if TYPE_CHECKING:
     from reports.answers import Answer
 
 
-Changes = list[tuple[tuple[str, ...], object]]
-
-
-def add_workers(parser: argparse.ArgumentParser) -> None:
-    """Declare the option for numbers of workers."""
-    parser.add_argument(
-        "--workers",
-        type=argument_types.wholes(),
-        default=(),
-        help="numbers of workers, e.g. 1,4,16 (default: the run file's)",
-    )
-
-
-def add_changes(parser: argparse.ArgumentParser, seeds: int) -> None:
-    """Declare the options for seeds and for any key.
-
-    Args:
-        parser: parser of the command.
-        seeds: default number of seeds.
-    """
-    parser.add_argument(
-        "--seeds",
-        type=argument_types.count,
-        default=seeds,
-        help=f"number of seeds, counted from the run file's ({seeds})",
-    )
-    parser.add_argument(
-        "--set",
-        dest="changes",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="replaces a setting of the run file, e.g. schedule.rate=0.01, or rate=0.01 where only"
-        " one table has a rate; may be repeated",
-    )
-
-
-def add_rates(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--rates``, the source of learning rates."""
-    parser.add_argument(
-        "--rates",
-        choices=("sweep", "file"),
-        default="sweep",
-        help="learning rates: sweep (default) searches one for each method and number of workers;"
-        " file uses the run file's",
-    )
-
-
-def add_execution(parser: argparse.ArgumentParser, out: str, meaning: str) -> None:
-    """Declare where runs are executed, and the folder of the outputs.
-
-    Args:
-        parser: parser of the command.
-        out: default of the folder.
-        meaning: the folder in words.
-    """
-    parser.add_argument(
-        "--jobs",
-        type=argument_types.count,
-        default=1,
-        help="number of runs trained at once, one process each",
-    )
-    parser.add_argument("--out", type=Path, default=Path(out), help=meaning)
-    argument_types.add_carriers(parser)
-
-
 def open_runner(arguments: argparse.Namespace, configs: Iterable[AnyExperiment]) -> Runner:
     """What executes runs and keeps them in the folder of the outputs.
 
     Args:
-        arguments: options of `add_execution`.
+        arguments: options of `argument_types.add_execution`.
         configs: configurations at which some of the runs are known beforehand.
 
     Raises:
@@ -115,7 +46,7 @@ def finish(
     """Write and print an answer, and tell which settings of its runs had no effect.
 
     Args:
-        arguments: options of `add_execution`.
+        arguments: options of `argument_types.add_execution`.
         answer: what the command has found.
         runs: all runs that it is found from.
         idle: a setting without effect; empty for those that no run has read.
@@ -129,23 +60,6 @@ def finish(
     return EXIT_DONE
 
 
-def changes(texts: Sequence[str]) -> Changes:
-    """Parse ``key=value`` texts: dotted keys, and values in TOML; a word needs no quotes.
-
-    Raises:
-        UserError: a text has no ``=``, or an invalid key.
-    """
-    pairs: Changes = []
-    for text in texts:
-        key, equals, value = text.partition("=")
-        steps = tuple(step.strip() for step in key.split("."))
-        if not equals or not all(re.fullmatch(r"[\w-]+", step) for step in steps):
-            allowed = "allowed: key=value, as schedule.rate=0.01"
-            raise UserError(f"--set: {text!r} is not allowed; {allowed}")
-        pairs.append((steps, read_value(value.strip())))
-    return pairs
-
-
 def base_of(arguments: argparse.Namespace) -> tuple[AnyExperiment, Method]:
     """The run file's configuration with changes, and its algorithm with its protocol.
 
@@ -155,7 +69,7 @@ def base_of(arguments: argparse.Namespace) -> tuple[AnyExperiment, Method]:
     from harness.experiment.methods import Method
     from harness.experiment.run_file import load_folds
 
-    base: AnyExperiment = load_folds(arguments.file, changes=changes(arguments.changes))
+    base: AnyExperiment = load_folds(arguments.file, changes=arguments.changes)
     return base, Method(type(base.algorithm).__name__, base.algorithm, base.timed)
 
 

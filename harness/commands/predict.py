@@ -10,8 +10,8 @@ from pathlib import Path
 
 from harness import argument_types
 from harness.base.errors import EXIT_DONE, UserError
-from harness.base.files import cluster_file, describe_choices, run_file
 from harness.base.log import say
+from harness.base.registry import cluster_file, describe_choices, run_file
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -67,14 +67,14 @@ def _run(arguments: argparse.Namespace) -> int:
     from harness.experiment.run_file import load_folds
     from harness.fidelity.predict import prediction
     from harness.simulator import load_cluster
-    from harness.simulator.foresight import describe_idle, describe_repeats, load_bundled
+    from harness.simulator.foresight import describe_idle, load_bundled
 
     if arguments.out is not None:
         raise UserError(f"--out {arguments.out}: for a plan; {arguments.file} is a run")
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
     run = load_folds(arguments.file)
     config = run.with_cluster(cluster, arguments.workers)
-    for line in describe_repeats(config.cluster, config.workers):
+    for line in config.cluster.describe_repeats(config.workers):
         say(line)
     pieces = config.task.open(config).pieces
     with watch(Reads(config.cluster, load_bundled(config.cluster.name))) as reads:

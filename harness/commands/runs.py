@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
-from harness.base.files import DEFAULT_STORE
 from harness.base.log import one_line
 from harness.base.seeds import SHORT, TUNING_SEEDS
 from harness.base.settings import format_count, format_seconds
-from harness.store import Run, Store, is_run, schema, verify_run
+from harness.store import DEFAULT_STORE, Run, Store, is_run, schema, verify_run
 from harness.store.files import list_folder
 
 HERE = (Path(DEFAULT_STORE), Path("reports/out"))

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from harness import argument_types
 from harness.base.errors import EXIT_DONE, UserError
-from harness.base.files import cluster_file, describe_choices
 from harness.base.log import say
 from harness.base.reads import Reads, watch
+from harness.base.registry import cluster_file, describe_choices
 from harness.cli import Parser
 from harness.commands import protocols
 from harness.commands.outputs import check_outputs
@@ -33,7 +33,6 @@ from harness.simulator import MOST_WORKERS, Cluster, Workload, bare_throughput_p
 from harness.simulator.foresight import (
     describe_doubts,
     describe_idle,
-    describe_repeats,
     load_bundled,
 )
 from harness.simulator.protocols.contract import TimingProtocol
@@ -116,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
     _print(arguments, timings, row)
     notes = list[str]()
     for point, workload, counts in jobs:
-        notes += describe_repeats(point.cluster, max(counts))
+        notes += point.cluster.describe_repeats(max(counts))
         notes += describe_doubts(point.cluster, workload)
     remarks = [*describe_idle(unread), *dict.fromkeys(notes), *warnings(timings)]
     for line in remarks:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from harness.base.files import describe_choices, run_file
+from harness import argument_types
+from harness.base.registry import describe_choices, run_file
 from harness.commands import overrides
 
 if TYPE_CHECKING:
@@ -48,9 +49,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="",
         help="short name or class of the algorithm, e.g. async or averaging:10",
     )
-    overrides.add_changes(parser, seeds=3)
-    overrides.add_rates(parser)
-    overrides.add_execution(parser, "reports/out/tolerance", "folder for table, plot and runs")
+    argument_types.add_changes(parser, seeds=3)
+    argument_types.add_rates(parser)
+    argument_types.add_execution(parser, "reports/out/tolerance", "folder for table, plot and runs")
 
 
 def run(arguments: argparse.Namespace) -> int:

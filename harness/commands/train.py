@@ -9,7 +9,6 @@ from harness import argument_types
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.base.log import say
 from harness.base.settings import check_device, format_count, format_seconds
-from harness.commands import overrides
 
 if TYPE_CHECKING:
     from harness.experiment.experiment import AnyExperiment
@@ -22,8 +21,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--algorithm", help="replaces the run file's, e.g. async or averaging:10, with its protocol"
     )
-    overrides.add_workers(parser)
-    overrides.add_changes(parser, seeds=1)
+    argument_types.add_workers(parser)
+    argument_types.add_changes(parser, seeds=1)
     parser.add_argument(
         "--device", type=check_device, default="auto", help="auto (default), cpu or cuda"
     )
@@ -106,10 +105,11 @@ def _configs(arguments: argparse.Namespace) -> dict[str, AnyExperiment]:
     from harness.experiment.contract import resolve
     from harness.experiment.run_file import load_run
 
-    path, seed = arguments.file, arguments.seed
-    device, changes = resolve(arguments.device), overrides.changes(arguments.changes)
-    base = load_run(path, seed=seed, device=device, progress=say, changes=changes)
+    path, seed, device = arguments.file, arguments.seed, resolve(arguments.device)
+    base = load_run(path, seed=seed, device=device, progress=say, changes=arguments.changes)
     if arguments.algorithm is not None:
+        from harness.commands import overrides
+
         (method,) = overrides.find_methods([arguments.algorithm], base)
         base = base.vary(algorithm=method.algorithm, protocol=method.protocol)
     bases = {

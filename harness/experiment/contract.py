@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from harness.base.errors import UserError
-from harness.base.files import cluster_file
+from harness.base.registry import cluster_file
 from harness.base.settings import check_device
 from harness.simulator import Cluster, load_cluster
 

@@ -25,6 +25,7 @@ import types
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -39,6 +40,8 @@ PACKAGES = {"site-packages", "dist-packages"}
 """Folders of installed packages, of any environment: one environment may use another's."""
 OWN = ("harness", "lagbench", "data_synth", "reports", "reproductions")
 """Packages whose code is no part of identities."""
+# A dataclass that travels by value has fields whose missing default is compared by identity.
+copyreg.pickle(type(MISSING), lambda _: "MISSING")
 PLAIN = (str, int, float, bool, bytes, type(None), complex)
 BUILTIN: tuple[type, ...] = (dict, list, tuple, set, frozenset, bytearray, *PLAIN)
 """Types whose content is read as such, of an object of a subclass beside its class."""

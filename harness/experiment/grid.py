@@ -29,11 +29,10 @@ from harness.base.errors import (
     ProcessDied,
     UserError,
     describe_failure,
+    is_interrupt,
     lacks_memory,
     machine_error,
 )
-from harness.base.files import DEFAULT_STORE
-from harness.base.forks import restore_interrupt
 from harness.base.log import LOG
 from harness.base.seeds import SHORT, identity
 from harness.experiment import loop
@@ -49,8 +48,8 @@ from harness.experiment.pools import (
     tell,
 )
 from harness.experiment.run import run
-from harness.simulator.foresight import describe_idle, describe_repeats
-from harness.store import AlreadyFinished, Run, Store
+from harness.simulator.foresight import describe_idle
+from harness.store import DEFAULT_STORE, AlreadyFinished, Run, Store
 from harness.store.schema import CHECKPOINT, UNREAD
 
 NEEDED = (__name__, "pyarrow.parquet")
@@ -336,9 +335,10 @@ def keep_faults(config: Configuration, store: Store, keeps_faults: bool) -> Gene
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with restore_interrupt():
-            yield
+        yield
     except Exception as error:
+        if is_interrupt(error):
+            raise KeyboardInterrupt from error
         if isinstance(error, UserError):
             raise
         if not keeps_faults and (failure := describe_failure(error)):
@@ -389,7 +389,7 @@ def run_all(
 def repeat_lines(configs: Iterable[AnyExperiment]) -> list[str]:
     """A line if the largest of several runs has more workers than its cluster describes."""
     largest = max(configs, key=lambda config: config.workers, default=None)
-    return describe_repeats(largest.cluster, largest.workers) if largest else []
+    return largest.cluster.describe_repeats(largest.workers) if largest else []
 
 
 def idle_lines(runs: Iterable[Run]) -> list[str]:

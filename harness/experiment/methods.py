@@ -22,7 +22,6 @@ from harness.algorithms.catalogue import (
 )
 from harness.algorithms.descent import PLAIN, Descent
 from harness.base.errors import UserError, name_error
-from harness.base.log import printable
 from harness.base.registry import load_plugins
 from harness.base.settings import build, check_settings_class, dataclasses_below
 from harness.experiment.names import ALIASES, SHORT_NAMES, names_algorithm, resolve
@@ -76,7 +75,7 @@ class Method:
     def __post_init__(self) -> None:
         check_settings_class("algorithm", self.algorithm)
         check_settings_class("protocol", self.protocol)
-        if not self.label or "\n" in self.label or printable(self.label) != self.label:
+        if not (self.label and self.label.isprintable()):
             raise UserError(f"label: {self.label!r}; allowed: one line of printable characters")
 
 

@@ -18,7 +18,6 @@ job was lost: its process was killed, its node failed, its time was over.
 
 from __future__ import annotations
 
-import copyreg
 import os
 import pickle
 import signal
@@ -26,7 +25,7 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import suppress
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from logging.handlers import QueueHandler
@@ -73,10 +72,6 @@ class Submission:
 
     where: str
     runs_a_job: int = 1
-
-
-# A dataclass that travels by value has fields whose missing default is compared by identity.
-copyreg.pickle(type(MISSING), lambda _: "MISSING")
 
 
 @dataclass(frozen=True)

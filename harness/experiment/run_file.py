@@ -14,8 +14,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from harness.base.errors import UserError, name_error
-from harness.base.files import describe_choices, find_bundled
-from harness.base.registry import entries, import_modules, load, load_plugins
+from harness.base.registry import (
+    describe_choices,
+    entries,
+    find_bundled,
+    import_modules,
+    load,
+    load_plugins,
+)
 from harness.base.seeds import identity
 from harness.base.settings import KIND, build, dataclasses_below, load_toml
 from harness.experiment.contract import (

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.base.files import version_of
+from harness.base.registry import version_of
 from harness.base.settings import build, format_count
 from harness.judge.bounds import geometric_ci, metric_ci, paired_ratio_ci, positive_ci
 from harness.judge.builders import Runs

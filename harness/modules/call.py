@@ -20,8 +20,8 @@ from torch import nn
 from harness.algorithms.schedules import Schedule
 from harness.algorithms.torch_optimizers import Grouped
 from harness.base.errors import UserError
-from harness.base.files import cluster_file
 from harness.base.log import LOG
+from harness.base.registry import cluster_file
 from harness.experiment.contract import resolve
 from harness.experiment.experiment import AnyExperiment, Experiment, Stage
 from harness.experiment.grid import Runner, idle_lines, repeat_lines

@@ -8,11 +8,11 @@ from typing import Any
 from torch import nn
 
 from harness.base.errors import UserError
-from harness.base.files import DEFAULT_STORE
 from harness.base.settings import Spec, setting
 from harness.modules.buffers import Rule
 from harness.modules.gradient_rules import GradientRules
 from harness.modules.network import OWN_LOSS
+from harness.store import DEFAULT_STORE
 
 
 @dataclass(frozen=True, kw_only=True)

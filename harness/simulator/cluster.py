@@ -356,6 +356,14 @@ class Cluster(Spec):
         """Number of workers that the file describes."""
         return sum(group.count for group in self.workers)
 
+    def describe_repeats(self, workers: int) -> list[str]:
+        """One line if there are more workers than the file describes; else none."""
+        if workers <= self.size:
+            return []
+        described = f"{self.size} worker{'' if self.size == 1 else 's'}"
+        times = f"{workers / self.size:.3g} times over"
+        return [f"{self.name} describes {described}; {workers} are these {times}"]
+
     def group_of(self, worker: int) -> WorkerGroup:
         """The group of a worker; worker numbers beyond the last repeat the groups."""
         place = worker % self.size

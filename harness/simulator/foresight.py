@@ -7,21 +7,12 @@ from contextlib import suppress
 from functools import cache
 
 from harness.base.errors import UserError
-from harness.base.files import find_bundled
+from harness.base.registry import find_bundled
 from harness.base.settings import load_toml
 from harness.simulator.cluster import LAUNCH_S, LEAST_STEP_S, Cluster, Workload, load_cluster
 
 REMARKS = ("name", "source", "peak_flops_per_s")
 """Keys of a cluster file that are for its reader."""
-
-
-def describe_repeats(cluster: Cluster, workers: int) -> list[str]:
-    """One line if there are more workers than the cluster's file describes; else none."""
-    if workers <= cluster.size:
-        return []
-    described = f"{cluster.size} worker{'' if cluster.size == 1 else 's'}"
-    times = f"{workers / cluster.size:.3g} times over"
-    return [f"{cluster.name} describes {described}; {workers} are these {times}"]
 
 
 def describe_doubts(machine: Cluster, work: Workload) -> Iterator[str]:

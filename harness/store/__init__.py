@@ -26,10 +26,11 @@ Example:
 """
 
 from harness.store.read import Cell, Run, folder_of_run, is_run, verify_run
-from harness.store.store import AlreadyFinished, Store
+from harness.store.store import DEFAULT_STORE, AlreadyFinished, Store
 from harness.store.write import RunWriter
 
 __all__ = [
+    "DEFAULT_STORE",
     "AlreadyFinished",
     "Cell",
     "Run",

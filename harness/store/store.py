@@ -17,6 +17,9 @@ from harness.store.claim import Claim, is_claimed
 from harness.store.read import Run, is_run, read_config, read_record, read_run, verify_run
 from harness.store.write import RunWriter
 
+DEFAULT_STORE = "lagbench-runs"
+"""Folder in which `lagbench train` and a user's program keep runs, where one stands."""
+
 
 class AlreadyFinished(Exception):  # noqa: N818 (a state of the store, not an error)
     """Raised by ``Store.begin`` if the run is finished; ``run`` is the result."""
@@ -119,9 +122,10 @@ class Store:
 
     def _configure(self, folder: Path, config: Mapping[str, object]) -> None:
         """Write the configuration into the folder, unless it is there."""
-        with suppress(Damaged):
-            read_config(folder)
-            return
+        if files.exists(folder / schema.CONFIG):
+            with suppress(Damaged):
+                read_config(folder)
+                return
         # A configuration that a crash has cut is written again; a finished run's is on the disk.
         files.write_json(folder / schema.CONFIG, plain(config), waits=False)
 

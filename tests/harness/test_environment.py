@@ -25,11 +25,13 @@ def test_a_command_in_a_folder_that_was_deleted_says_so(tmp_path, monkeypatch, c
         assert capsys.readouterr().err.startswith(told)
 
 
-def test_numba_that_compiles_nothing_is_refused(monkeypatch, capsys):
+def test_numba_that_compiles_nothing_is_refused(monkeypatch):
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
-    assert main(["runs"]) == 2
+    command = [sys.executable, "-m", "harness", "simulate", "k20m-server"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
     told = "error: environment: NUMBA_DISABLE_JIT=1: allowed: 0, or without it\n"
-    assert capsys.readouterr().err == told
+    assert ended.stderr == told
 
 
 def test_a_locale_without_a_letter_shows_its_number(monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 
 from harness import cli
 from harness.base.errors import UserError
-from harness.base.files import cluster_file, find_bundled, run_file
+from harness.base.registry import cluster_file, find_bundled, run_file
 from harness.experiment.run_file import load_run
 from harness.simulator import load_cluster
 

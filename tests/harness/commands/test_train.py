@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.base.files import find_bundled
+from harness.base.registry import find_bundled
 from harness.base.settings import format_count
 from harness.cli import main
 from harness.store import Store

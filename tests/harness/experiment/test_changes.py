@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.base.errors import UserError
-from harness.base.files import run_file
+from harness.base.registry import run_file
 from harness.experiment.run_file import load_run, put
 
 FILE = Path("run.toml")

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from harness.base.files import cluster_file
+from harness.base.registry import cluster_file
 from harness.experiment.loop import LAYOUT
 from harness.simulator import ParameterServer, Simulation, Workload, load_cluster
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss, scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
-from harness.base.files import cluster_file
+from harness.base.registry import cluster_file
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.settings import ModuleTable
 from harness.modules.step_time import Counts, StepCounter, charge, count_step

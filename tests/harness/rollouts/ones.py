@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from harness.algorithms.schedules import Constant
 from harness.algorithms.stale import ServerDescent
-from harness.base.files import cluster_file
+from harness.base.registry import cluster_file
 from harness.base.settings import Spec
 from harness.experiment.contract import Progress
 from harness.experiment.experiment import Experiment

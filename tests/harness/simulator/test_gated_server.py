@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from harness.base.errors import UserError
-from harness.base.files import cluster_file
+from harness.base.registry import cluster_file
 from harness.simulator import Fault, Jitter, ParameterServer, Simulation, load_cluster
 from harness.simulator.protocols.gated import GatedServer
 from harness.simulator.timeline import concat
