@@ -56,6 +56,15 @@ seed = whole(0)
 count = whole(1, 1000)
 
 
+def rates(text: str) -> str | list[float]:
+    """Parse numbers with commas; or ``sweep`` or ``file``."""
+    try:
+        return text if text in ("sweep", "file") else [float(part) for part in text.split(",")]
+    except ValueError as error:
+        allowed = "allowed: sweep, file, or numbers, as 0.05,0.1"
+        raise ArgumentTypeError(f"{text!r} is not allowed; {allowed}") from error
+
+
 def change(text: str) -> tuple[tuple[str, ...], object]:
     """Parse ``key=value``: a dotted key, and a value in TOML; a word needs no quotes.
 
@@ -149,10 +158,10 @@ def add_rates(parser: ArgumentParser) -> None:
     """Declare ``--rates``, the source of learning rates."""
     parser.add_argument(
         "--rates",
-        choices=("sweep", "file"),
+        type=rates,
         default="sweep",
         help="learning rates: sweep (default) searches one for each method and number of workers;"
-        " file uses the run file's",
+        " numbers, e.g. 0.05,0.1, are what it chooses among; file uses the run file's",
     )
 
 

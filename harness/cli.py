@@ -56,9 +56,6 @@ ELSEWHERE = {"reproduce": "reproductions.command"}
 
 OPTIONS = ("--help", "--version", "-h")
 
-MOST_SAID = 300
-"""Longest message of argparse that is shown in full; it may quote a long argument."""
-
 
 class Parser(argparse.ArgumentParser):
     """A parser that reports mistakes as a `UserError`, one line.
@@ -82,12 +79,15 @@ class Parser(argparse.ArgumentParser):
         """Call `prepare`, then parse as argparse does."""
         if self.prepare is not None:
             self.prepare(sys.argv[1:] if args is None else args)
-        return super().parse_known_args(args, namespace)
+        parsed, rest = super().parse_known_args(args, namespace)
+        unknown = [word.partition("=")[0] for word in rest if word.startswith("--")]
+        if unknown and self.get_default("run"):  # a command, none of whose options is left
+            raise name_error(f"{self.prog}: option", unknown[0], self._option_string_actions)
+        return parsed, rest
 
     def error(self, message: str) -> NoReturn:
         """Reject bad usage; `exit_code` prints the line."""
-        text = message if len(message) <= MOST_SAID else f"{message[: MOST_SAID - 3]}..."
-        raise UserError(f"{self.prog}: {text} (see {self.prog} --help)")
+        raise UserError(f"{self.prog}: {message} (see {self.prog} --help)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,15 +12,15 @@ from torch import nn
 from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.experiment.grid import Runner, idle_lines, repeat_lines
-from harness.experiment.methods import Asked, method_of, protocol_of
+from harness.experiment.methods import Asked, method_of, protocol_of, several
 from harness.experiment.task import Task
 from harness.judge.comparison import build_table
 from harness.modules import trained
 from harness.modules.allowed import (
     check_kind,
-    check_lists,
     check_number,
     check_whole,
+    counts_of,
     pair_of,
     seeds_of,
 )
@@ -43,9 +43,8 @@ from lagbench.stopping import resumable
 if TYPE_CHECKING:
     from lagbench.rollout_result import RolloutResult
 
-RATES = (int, float, Mapping, type(None))
 
-
+@resumable
 def simulate(
     cluster: Cluster | str | Path,
     workload: Workload | None = None,
@@ -99,7 +98,7 @@ def train(
     cluster: Cluster | str | Path,
     algorithm: Asked = "async",
     workers: int = 1,
-    rate: float | None = None,
+    rate: Rates = None,
     **settings: Any,
 ) -> Result:
     """Train a module on a simulated cluster, once for each seed.
@@ -115,7 +114,7 @@ def train(
         cluster: a cluster, its file, or the name of a bundled one.
         algorithm: a name such as ``"async"`` or ``"averaging:10"``, or an `Algorithm`.
         workers: number of workers.
-        rate: learning rate; None to search it on development data.
+        rate: learning rate; several to choose among on development data; None to search it there.
         settings: see `Settings`.
 
     Raises:
@@ -136,9 +135,9 @@ def compare(
     data: Any = None,
     *,
     cluster: Cluster | str | Path,
-    algorithms: Sequence[Asked] = ("async", "sync"),
-    workers: Sequence[int] = (1, 4, 16),
-    rates: Rates | str = "sweep",
+    algorithms: Sequence[Asked] | Asked = ("async", "sync"),
+    workers: Sequence[int] | int = (1, 4, 16),
+    rates: Rates = None,
     **settings: Any,
 ) -> Result:
     """Compare algorithms with several numbers of workers, each at its own learning rate.
@@ -149,19 +148,16 @@ def compare(
         data: see `train`.
         cluster: see `train`.
         algorithms: names such as ``"async"`` or ``"averaging:10"``, or `Algorithm` objects.
-        workers: numbers of workers.
-        rates: ``"sweep"`` searches a learning rate for each algorithm and number of workers on
-            development data, with two seeds that are not reported, starting at the guess of the
-            linear scaling rule; a number is used for all; a mapping has one for each algorithm.
+        workers: numbers of workers, or one.
+        rates: None (or ``"sweep"``) searches a learning rate for each algorithm and number of
+            workers on development data, with two seeds that are not reported, starting at the guess
+            of the linear scaling rule; a list is what it chooses among; a number is used for all;
+            a mapping has a number or a list for each algorithm.
         settings: see `Settings`.
 
     Raises:
         UserError: a mistake, in one line that says what is allowed.
     """
-    if rates == "sweep":
-        rates = None
-    check_kind("rates", rates, RATES, "'sweep', a number, or one by algorithm")
-    assert not isinstance(rates, str)
     with Call(model, loss, data, cluster, settings) as call:
         cells = call.prepare(call.grid(algorithms, workers, rates)).run(call.runner)
         call.say_idle(cells)
@@ -182,7 +178,7 @@ def tolerate(
     workers: int = 4,
     margin: float = 0.01,
     halvings: int = 6,
-    rate: float | None = None,
+    rate: Rates = None,
     **settings: Any,
 ) -> Tolerated:
     """Find the number of workers, staleness, delay or message loss at which training breaks.
@@ -201,7 +197,7 @@ def tolerate(
         workers: number of workers, unless ``what`` sets it.
         margin: relative increase of the error over the reference's that counts as broken.
         halvings: halvings of the distance between the logarithms, at most.
-        rate: learning rate for all values; None to search one for each.
+        rate: learning rate for all values; several, or None, to search one for each.
         settings: see `Settings`.
 
     Raises:
@@ -317,11 +313,11 @@ def advise(
     loss: AskedLoss | None = None,
     data: Any = None,
     *,
-    machines: Cluster | str | Path,
-    algorithms: Sequence[Asked] = ("async", "sync", "averaging"),
-    workers: Sequence[int] | None = None,
+    cluster: Cluster | str | Path,
+    algorithms: Sequence[Asked] | Asked = ("async", "sync", "averaging"),
+    workers: Sequence[int] | int | None = None,
     intervals: Sequence[int] = (4, 16, 64),
-    budget: float | None = None,
+    trainings: float | None = None,
     **settings: Any,
 ) -> Advice:
     """Advise on the algorithm and number of workers that reach a target error first.
@@ -333,27 +329,24 @@ def advise(
         model: see `train`.
         loss: see `train`.
         data: see `train`.
-        machines: the cluster, see ``cluster`` of `train`.
+        cluster: see `train`.
         algorithms: names or `Algorithm` objects; ``"averaging"``, ``"block-momentum"`` and
             ``"diloco"`` are tried with all ``intervals``.
         workers: numbers of workers to try beside 1; None for powers of 2 up to the cluster's size.
         intervals: minibatches of a worker between two rounds.
-        budget: about how many trainings of full length (all ``passes``) the search may cost; with a
-            small budget it leaves out the candidates with the slowest simulated minibatches.
+        trainings: about how many trainings of full length (all ``passes``) the search may cost; of
+            few it leaves out the candidates with the slowest simulated minibatches.
         settings: see `Settings`; without ``target`` it is 95% of the improvement of one worker.
 
     Raises:
         UserError: a mistake, in one line that says what is allowed.
     """
-    check_lists(algorithms, workers or [1])
-    for interval in intervals:
-        check_whole("intervals", interval)
-    if budget is not None:
-        check_number("budget", budget)
-    with Call(model, loss, data, machines, settings) as call:
-        counts = worker_counts(call.machine.size, workers or ())
-        grid = call.grid([*expand(algorithms, intervals)], counts, None)
-        return Advice(call.advise(grid, budget))
+    if trainings is not None:
+        check_number("trainings", trainings)
+    with Call(model, loss, data, cluster, settings) as call:
+        counts = worker_counts(call.machine.size, counts_of(workers or ()))
+        grid = call.grid([*expand(several(algorithms), intervals)], counts, None)
+        return Advice(call.advise(grid, trainings))
 
 
 def load(run: str | Path, store: str | Path = USUAL["store"]) -> Run:

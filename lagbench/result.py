@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
@@ -13,7 +12,6 @@ from harness.base.errors import UserError
 from harness.judge.break_point import Tolerance
 from harness.judge.comparison import Row, Table
 from harness.modules.trained import load_into
-from harness.search.rates import TUNING_SEEDS
 from harness.store import Cell, Run
 from lagbench.answered import Answered
 from reports import comparison, tolerance
@@ -72,24 +70,6 @@ class Result(Answered):
         if not 0 <= row < len(self.rows):
             raise UserError(f"row: {row}; allowed: from 0 to {len(self.rows) - 1}")
         return self.rows[row].cell
-
-    def rates(self) -> list[dict[str, Any]]:
-        """Learning rates that were tried: a record for each row, rate and tuning seed.
-
-        Returns:
-            Records with ``algorithm``, ``workers``, ``rate``, ``seed``, ``error`` (final error on
-            development data; infinite if training diverged) and ``chosen``; none for rows whose
-            rate was given.
-        """
-        return [
-            {
-                **{"algorithm": row.cell.method, "workers": row.cell.workers, "rate": rate},
-                **{"seed": seed, "error": error, "chosen": rate == row.cell.rate},
-            }
-            for row in self.rows
-            for rate, errors in row.cell.tried.items()
-            for seed, error in zip(TUNING_SEEDS, errors, strict=False)
-        ]
 
     def report(self, out: str | Path) -> list[Path]:
         """See `Answered`; the page also says what was trained."""

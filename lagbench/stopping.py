@@ -13,7 +13,7 @@ from harness.base.errors import (
     UserError,
     describe_failure,
     is_interrupt,
-    name_error,
+    rename,
 )
 from harness.modules.settings import USUAL
 
@@ -31,19 +31,23 @@ def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
             function and its line; or a name that no argument has.
     """
     signed = signature(function)
-    takes_settings = "settings" in signed.parameters
-    if takes_settings:  # which help and completion name one by one
+    if "settings" in signed.parameters:  # which help and completion name one by one
         parts = [part for part in signed.parameters.values() if part.name != "settings"]
         parts += [Parameter(k, Parameter.KEYWORD_ONLY, default=v) for k, v in USUAL.items()]
         signed = signed.replace(parameters=parts)
+    is_closed = "further" not in signed.parameters
 
     @wraps(function)
     def call(*positional: Given.args, **keywords: Given.kwargs) -> Found:
-        if takes_settings:
-            for name in [key for key in keywords if key not in signed.parameters]:
-                raise name_error(function.__name__, name, signed.parameters)
-        plain: dict[str, Any] = {name: _plain(name, value) for name, value in keywords.items()}
-        settings: dict[str, Any] = {**USUAL, **keywords}
+        given: dict[str, Any] = dict(keywords)
+        if is_closed:
+            given = rename(function.__name__, keywords, signed.parameters)
+        if "seed" in keywords.keys() - given.keys():  # that one, where seeds=3 are three
+            given["seeds"] = [keywords["seed"]]
+        if "algorithms" in keywords.keys() - given.keys() and isinstance(given["algorithm"], list):
+            (given["algorithm"],) = given["algorithm"]
+        plain: dict[str, Any] = {name: _plain(name, value) for name, value in given.items()}
+        settings: dict[str, Any] = {**USUAL, **given}
         hint = f"runs are in {str(settings['store'])!r}, the same call resumes"
         try:
             return function(*positional, **plain)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from traceback import walk_tb
+from typing import Any
 
-from harness.base.log import one_line
+from harness.base.log import LOG, one_line
 
 EXIT_DONE = 0
 
@@ -136,6 +138,61 @@ def describe_failure(error: BaseException) -> str | None:
     return None
 
 
+SYNONYMS = """
+cluster machines
+death worker crash failure
+dev val valid validation val_data validation_data
+minibatch batch_size batch
+passes epochs n_epochs num_epochs
+rates lr learning_rate
+schedule scheduler lr_scheduler
+schedule.rate rate lr
+store out out_dir output_dir
+trainings budget
+workers n_workers num_workers
+"""
+"""What is one thing under several names: ours first on a line, then those of other libraries."""
+
+
+def meant(word: str, allowed: Iterable[str]) -> str | None:
+    """The allowed name that a word means; None if it means none.
+
+    It is that name in another spelling, in the singular or plural, or what others call it.
+
+    Example:
+        >>> meant("Rates", ["rate", "passes"]), meant("epochs", ["rate", "passes"])
+        ('rate', 'passes')
+    """
+    names = {_stem(name): name for name in allowed}
+    lines = [[_stem(name) for name in line.split()] for line in SYNONYMS.splitlines()]
+    alike = [_stem(word), *(name for line in lines if _stem(word) in line for name in line)]
+    return next((names[name] for name in alike if name in names), None)
+
+
+def rename(place: str, given: Mapping[str, Any], allowed: Iterable[str]) -> dict[str, Any]:
+    """Settings under the names that they have here; a line tells each that had another.
+
+    Args:
+        place: the call, or the file and table.
+        given: what the user wrote, by name.
+        allowed: all valid names.
+
+    Raises:
+        UserError: a name that means none of them, or one that is given too.
+    """
+    names = {name: name if name in allowed else meant(name, allowed) for name in given}
+    for name, ours in names.items():
+        if ours is None or (ours != name and ours in given):
+            raise name_error(place, name, allowed)
+        if ours != name:
+            LOG.info(f"{place}: {name} is called {ours} here")
+    return {str(names[name]): value for name, value in given.items()}
+
+
+def _stem(word: str) -> str:
+    return re.sub(r"[\s_-]", "", word.lower()).removesuffix("s")
+
+
 def name_error(place: str, value: str, allowed: Iterable[str]) -> UserError:
     """An error for a name that is not among the allowed ones, with the nearest one named.
 
@@ -149,8 +206,9 @@ def name_error(place: str, value: str, allowed: Iterable[str]) -> UserError:
         "--scale: unknown 'lptop' (did you mean 'laptop'?); allowed: laptop, smoke"
     """
     names = sorted(allowed)
+    close = get_close_matches(value, names, n=1)
     completions = [name for name in names if value and name.startswith(value)]
-    nearest = get_close_matches(value, names, n=1) or completions
-    hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
+    nearest = meant(value, names) or next(iter(close + completions), None)
+    hint = f" (did you mean {nearest!r}?)" if nearest else ""
     text = repr(value) if len(value) <= 60 else f"{value[:57]!r}..."
     return UserError(f"{place}: unknown {text}{hint}; allowed: {', '.join(names)}")

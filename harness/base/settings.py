@@ -29,9 +29,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from harness.base.errors import UserError, name_error
+from harness.base.errors import UserError, name_error, rename
 
 _Table = Mapping[str, object]
 
@@ -115,6 +115,13 @@ class Contradiction(UserError):  # noqa: N818 (what is wrong with settings)
 @dataclass(frozen=True)
 class Spec:
     """Base of all settings classes: checks its fields, and converts itself to plain data."""
+
+    def __new__(cls, *_: Any, **named: Any) -> Self:
+        """Refuses a name that no field has, with the nearest one."""
+        allowed = [entry.name for entry in fields(cls) if entry.init] if named else []
+        for name in named.keys() - {*allowed}:
+            raise name_error(cls.__name__, name, allowed)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         hints = _hints_of(type(self))
@@ -216,9 +223,7 @@ def build(
     if KIND in values and values.pop(KIND) not in _names_of(spec):
         raise UserError(f"{where}: {_join(key, KIND)}: not allowed; allowed: {spec.__name__}")
     allowed = {entry.name: entry for entry in fields(cast(Any, spec)) if entry.init}
-    for name in values:
-        if name not in allowed:
-            raise name_error(f"{where}: {'key in ' + key if key else 'key'}", str(name), allowed)
+    values = rename(f"{where}: {'key in ' + key if key else 'key'}", values, allowed)
     hints = _hints_of(spec)
     built = {
         name: _value(entry, values, hints[name], where, _join(key, named(name)))

@@ -13,7 +13,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("file", type=run_file, help=f"the run: {describe_choices('run')}")
     parser.add_argument(
-        "--machines",
+        "--cluster",
         metavar="CLUSTER",
         type=cluster_file,
         help="cluster to advise on: a TOML file, or a bundled one (default: the run file's)",
@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="minibatches of a worker between two rounds (4,16,64)",
     )
     parser.add_argument(
-        "--budget",
+        "--trainings",
         type=float,
         help="number of trainings of full length that the search may cost, about",
     )
@@ -59,8 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.simulator import load_cluster
 
     base, _ = overrides.base_of(arguments)
-    if arguments.machines is not None:
-        base = replace(base, cluster=load_cluster(arguments.machines))
+    if arguments.cluster is not None:
+        base = replace(base, cluster=load_cluster(arguments.cluster))
     names = [word.strip() for word in arguments.algorithms.split(",") if word.strip()]
     methods = overrides.find_methods([*expand(names, arguments.intervals)], base)
     counts = worker_counts(base.cluster.size, arguments.workers)
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     grid = overrides.grid_of(arguments, base, methods, counts)
     seed, rate = base.seed, base.schedule.rate
     grid = grid.drop_impossible(lambda method, count: grid.configure(method, count, rate, seed))
-    plan = make_plan(grid, arguments.target, arguments.budget)
+    plan = make_plan(grid, arguments.target, arguments.trainings)
     configs = [grid.configure(*pair, rate, seed) for pair in grid.pairs]
     with overrides.open_runner(arguments, configs) as runner:
         outcome = AdviceSearch(plan, grid, runner).run()

@@ -97,18 +97,13 @@ def _alignment_options(verb: argparse.ArgumentParser) -> None:
         "--leaves", type=whole(0), default=300, help="number of tied states; 0 keeps monophones"
     )
     verb.add_argument("--rounds", type=whole(), default=10, help="realignments of phones")
-    verb.add_argument(
-        "--tied-rounds", type=whole(), default=4, help="number of realignments with tied states"
-    )
     verb.add_argument("--skip-bad", action="store_true", help="leave out bad utterances, counted")
 
 
 def _effort(arguments: argparse.Namespace) -> Effort:
     from data_synth.targets import Effort
 
-    return Effort(
-        rounds=arguments.rounds, tied_rounds=arguments.tied_rounds, leaves=arguments.leaves
-    )
+    return Effort(rounds=arguments.rounds, leaves=arguments.leaves)
 
 
 def _refuse_existing(folder: Path) -> None:

@@ -129,5 +129,5 @@ def grid_of(
         return replace(trained.with_rate(rate), workers=workers, seed=seed)
 
     seeds = range(base.seed, base.seed + arguments.seeds)
-    rates = None if arguments.rates == "sweep" else base.schedule.rate
+    rates = base.schedule.rate if arguments.rates == "file" else arguments.rates
     return Grid(build_config, methods, workers or [base.workers], seeds, base.schedule.rate, rates)

@@ -72,13 +72,12 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         raise UserError(f"--out {arguments.out}: for a plan; {arguments.file} is a run")
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
-    run = load_folds(arguments.file)
-    config = run.with_cluster(cluster, arguments.workers)
+    config = load_folds(arguments.file).with_cluster(cluster, arguments.workers)
     for line in config.cluster.describe_repeats(config.workers):
         say(line)
     pieces = config.task.open(config).pieces
     with watch(Reads(config.cluster, load_bundled(config.cluster.name))) as reads:
-        lines = [*prediction(run, pieces, cluster, arguments.workers)]
+        lines = [*prediction(config, pieces)]
     print("\n".join(lines))
     for line in describe_idle([reads.unread()]):
         say(line)

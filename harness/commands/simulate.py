@@ -16,7 +16,6 @@ from harness.base.reads import Reads, watch
 from harness.base.registry import cluster_file, describe_choices
 from harness.cli import Parser
 from harness.commands import protocols
-from harness.commands.outputs import check_outputs
 from harness.commands.timing import (
     Point,
     Row,
@@ -101,8 +100,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Simulate every row of every point, print the table, and write the requested files."""
     _check_options(arguments)
     jobs = [_job(arguments, point) for point in points(arguments.cluster, arguments.sweep)]
-    for _, _, counts in jobs:
-        _check_folds(arguments, max(counts))
     timings: list[Timing] = []
 
     row: Row | None = None  # timelines are large: only the last is kept
@@ -135,16 +132,6 @@ def _print(arguments: argparse.Namespace, timings: Sequence[Timing], row: Row) -
     print(*lines, sep="\n", file=sys.stderr if is_taken else sys.stdout)
 
 
-def _check_folds(arguments: argparse.Namespace, workers: int) -> None:
-    """Refuse folds of more contributions than a timeline in memory may have."""
-    handing = protocols.protocol(arguments).handing(workers)
-    most = MOST_FOLDS // (workers if handing is not None and handing.rounds else 1)
-    if (arguments.folds or 0) > most:
-        raise UserError(
-            f"--folds: {arguments.folds} of {workers} workers is not allowed; allowed: up to {most}"
-        )
-
-
 @contextmanager
 def _watch_keys(
     cluster: Cluster, protocol: TimingProtocol, unread: list[list[str]]
@@ -174,7 +161,10 @@ def _write_outputs(arguments: argparse.Namespace, timings: Sequence[Timing], row
 def _check_options(arguments: argparse.Namespace) -> None:
     """Reject invalid options before anything is simulated."""
     protocols.protocol(arguments)
-    check_outputs(_outputs(arguments), [arguments.cluster])
+    for option, path in _outputs(arguments).items():
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            allowed = "a file in a folder that exists, or - for standard output"
+            raise UserError(f"{option}: {str(path)[:200]!r} is not allowed; allowed: {allowed}")
 
 
 def _job(arguments: argparse.Namespace, point: Point) -> Job:

@@ -30,7 +30,8 @@ from harness.simulator.cluster import Jitter, cluster_from
 from harness.simulator.costs import compute_seconds
 from harness.simulator.keys import is_key, put
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.simulator.steady import LongRun, history, horizon_of, is_transient, long_run
+from harness.simulator.steady import LongRun, history, horizon_of, long_run
+from harness.store.schema import finite_or_none
 
 LOCKED = 0.03
 """Relative change of throughput by small jitter from which on a row is marked as in lock step."""
@@ -50,7 +51,6 @@ class Timing:
         staleness, lag_s: mean, median, 95th percentile and maximum.
         sha256: digest of the timeline; empty for a long run, whose timeline is not kept.
         long_run: the long run, if no number of folds was requested; else None.
-        transient: whether the requested folds are not representative of the long run.
         swept: the values put into the cluster file, by key.
         jittered_per_s: throughput with small jitter, for clusters in which nothing varies.
         unit: name of contributions.
@@ -67,7 +67,6 @@ class Timing:
     lag_s: Mapping[str, float]
     sha256: str = ""
     long_run: LongRun | None = None
-    transient: bool = False
     swept: Mapping[str, object] = field(default_factory=dict[str, object])
     jittered_per_s: float | None = None
     unit: str = "minibatches"
@@ -104,7 +103,7 @@ def timing_of(simulation: Simulation, source: Timeline | LongRun, bare_per_s: fl
     if isinstance(source, Timeline):
         folds, per_s = len(source.folds), throughput_per_s(source, simulation.now_s)
         staleness, lag_s = _summary(source.staleness()), _summary(source.lag_s())
-        further: dict[str, Any] = {"sha256": source.sha256(), "transient": is_transient(source)}
+        further: dict[str, Any] = {"sha256": source.sha256()}
     else:
         folds, per_s, further = source.folds, source.throughput_per_s.value, {"long_run": source}
         staleness, lag_s = map(_summary, source.single)
@@ -121,14 +120,14 @@ def throughput_per_s(timeline: Timeline, virtual_s: float) -> float:
     return minibatches / virtual_s if virtual_s > 0.0 else math.inf
 
 
-OPTIONAL = ("sweep", "timeline_sha256", "transient", "long_run", "lock_step", "own")
+OPTIONAL = ("sweep", "timeline_sha256", "long_run", "lock_step", "own")
 """Figures that only some records have."""
 
 
 def record(timing: Timing) -> dict[str, Any]:
     """One object of ``--json``; a throughput or ratio that is not finite is null.
 
-    A long run has a further table ``long_run``; folds of a transient have ``transient``.
+    A long run has a further table ``long_run``.
     """
     lock_step = {"jittered_per_s": timing.jittered_per_s} if timing.in_lock_step else {}
     figures: dict[str, Any] = {
@@ -136,12 +135,11 @@ def record(timing: Timing) -> dict[str, Any]:
         "workers": timing.workers,
         "folds": timing.folds,
         "virtual_s": timing.virtual_s,
-        "throughput_per_s": _finite(timing.throughput_per_s),
-        "speedup": _finite(timing.speedup),
+        "throughput_per_s": finite_or_none(timing.throughput_per_s),
+        "speedup": finite_or_none(timing.speedup),
         "staleness": dict(timing.staleness),
         "lag_s": dict(timing.lag_s),
         "timeline_sha256": timing.sha256,
-        "transient": timing.transient,
         "long_run": timing.long_run and _long_run(timing.long_run),
         "lock_step": lock_step,
         "own": dict(timing.own),
@@ -154,7 +152,7 @@ def _long_run(run: LongRun) -> dict[str, Any]:
     return {
         "warm_up_folds": run.warm_up_folds,
         "warm_up_s": run.warm_up_s,
-        "throughput_per_s": [_finite(edge) for edge in run.throughput_per_s[1:]],
+        "throughput_per_s": [finite_or_none(edge) for edge in run.throughput_per_s[1:]],
         "staleness_mean": list(run.staleness[1:]),
         "lag_mean_s": list(run.lag_s[1:]),
         "reached": run.reached,
@@ -181,7 +179,7 @@ def heading(cluster: Cluster, workload: Workload | None, bare_per_s: float) -> I
 
 
 def warnings(rows: Sequence[Timing]) -> Iterator[str]:
-    """Warnings about rows: not settled, in lock step, or a transient."""
+    """Warnings about rows: not settled, or in lock step."""
     for row in rows:
         values = "".join(f"{key} = {format_value(value)}, " for key, value in row.swept.items())
         place = f"warning: {values}{row.workers:,} workers"
@@ -193,9 +191,6 @@ def warnings(rows: Sequence[Timing]) -> Iterator[str]:
                 f" [jitter] of 5% {row.jittered_per_s:.4g} minibatches/s,"
                 f" {_ratio(row.jittered_per_s, row.single_per_s):.2f} times one worker"
             )
-        if row.transient:
-            folds = "1 fold is" if row.folds == 1 else f"{row.folds:,} folds are"
-            yield f"{place}: {folds} a transient; without --folds the long run is simulated"
 
 
 @dataclass(frozen=True)
@@ -321,10 +316,6 @@ def _summary(values: NDArray[Any]) -> dict[str, float]:
 def _ratio(value: float, reference: float) -> float:
     """``value / reference``; nan if both are infinite."""
     return value / reference if math.isfinite(value) or math.isfinite(reference) else math.nan
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 ONCE = 10_000
@@ -497,8 +488,6 @@ class _Simulated:
         return Row(timing_of(simulation, estimates, self.bare_per_s), simulation)
 
 
-MOST_POINTS = 1000
-
 EXAMPLE = "--sweep link.latency_s=0,1e-5,1e-4"
 
 
@@ -552,6 +541,4 @@ def _grid(sweeps: Sequence[str]) -> dict[str, list[object]]:
         if key.strip() in grid:
             raise UserError(f"--sweep: {key.strip()!r} is given twice; allowed: once each")
         grid[key.strip()] = [read_value(part) for part in parts]
-    if (size := math.prod(map(len, grid.values()))) > MOST_POINTS:
-        raise UserError(f"--sweep: {size} combinations; allowed: at most {MOST_POINTS}")
     return grid

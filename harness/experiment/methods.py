@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
@@ -79,10 +80,19 @@ class Method:
             raise UserError(f"label: {self.label!r}; allowed: one line of printable characters")
 
 
-Asked = str | Algorithm | tuple[Algorithm, TimingProtocol] | Method
+Asked = str | Algorithm | tuple[str | Algorithm, TimingProtocol] | Method
 """A name, with the minibatches of a contribution after a colon (``"averaging:10"``): 1 without
 them, but 500 of ``"diloco"``, and `ROUNDS_OF` need a number. Or an algorithm, alone or with its
 protocol, or a `Method`."""
+
+
+def several(asked: Sequence[Asked] | Asked) -> Sequence[Asked]:
+    """Methods as a list, of which one may come without."""
+    if isinstance(asked, list) or (
+        isinstance(asked, tuple) and not any(isinstance(part, TimingProtocol) for part in asked)
+    ):
+        return cast("Sequence[Asked]", asked)
+    return [cast(Asked, asked)]
 
 
 def method_of(asked: Asked, *, needs_steps: bool = True) -> Method:
@@ -105,8 +115,9 @@ def method_of(asked: Asked, *, needs_steps: bool = True) -> Method:
             return asked
         case Algorithm():
             return Method(type(asked).__name__, asked, _protocol(asked, 1))
-        case (Algorithm() as algorithm, TimingProtocol() as protocol):
-            name, usual = type(algorithm).__name__, _protocol(algorithm, 1)
+        case (str() | Algorithm() as part, TimingProtocol() as protocol):
+            method = method_of(part, needs_steps=False)
+            name, algorithm, usual = method.label, method.algorithm, method.protocol
             label = name if type(protocol) is type(usual) else f"{name} {protocol.name}"
             return Method(label, algorithm, protocol)
         case str():

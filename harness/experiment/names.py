@@ -1,5 +1,7 @@
 """Names of algorithms, and what the field calls them: known without torch."""
 
+from harness.base.errors import meant
+
 SHORT_NAMES = ("async", "averaged", "sync", "averaging", "block-momentum", "diloco")
 """Short names, in the order of `methods.NAMES`."""
 
@@ -21,7 +23,7 @@ ALIASES = {
 def resolve(called: str) -> str:
     """What a name of the field is called here."""
     plain = called.lower().replace("-", "").replace("_", "")
-    return called if called in SHORT_NAMES else ALIASES.get(plain, called)
+    return ALIASES.get(plain) or meant(called, SHORT_NAMES) or called
 
 
 def names_algorithm(name: str) -> bool:

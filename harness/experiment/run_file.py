@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
 
-from harness.base.errors import UserError, name_error
+from harness.base.errors import UserError, name_error, rename
 from harness.base.registry import (
     describe_choices,
     entries,
@@ -32,6 +32,7 @@ from harness.experiment.contract import (
     RunRequest,
     Table,
     key_in_file,
+    name_keys,
 )
 from harness.experiment.digests import OWN
 from harness.experiment.experiment import AnyExperiment, Experiment, complete_protocol
@@ -176,10 +177,10 @@ def load_run(
     kind = _task_of(table, str(path))
     task: Table = table.pop(TASK)
     del task[KIND]
-    _check_keys(path, kind, table, task)
+    table = _merge(path, kind, table, task)
     if seed is not None:
         table["seed"] = seed
-    return _read(kind, RunRequest(path, table | task, device, progress))
+    return _read(kind, RunRequest(path, table, device, progress))
 
 
 def put(path: Path, table: Table, change: Change) -> None:
@@ -252,27 +253,31 @@ def _locate(cluster: object, path: Path) -> object:
     return cluster
 
 
-def _check_keys(path: Path, kind: type[Task], top: Table, task: Table) -> None:
-    """Reject keys that are unknown, derived from the rest, or not in their place.
+def _merge(path: Path, kind: type[Task], top: Table, task: Table) -> Table:
+    """All keys together, as no key of a task is one of the others, under their names here.
 
     Raises:
-        UserError: there is such a key.
+        UserError: a key is unknown, there twice, or derived from the rest.
     """
-    keys = keys_of(kind)
-    of_task, shared = keys - SHARED, keys & SHARED
     for name in [*top, *task]:
         if name in kind.follows:
             raise UserError(f"{path}: {name}: not allowed; it follows from the rest")
-    for name in top:
-        if name in of_task:
-            raise UserError(f"{path}: {name}: not allowed here; allowed: in [{TASK}]")
-        if name not in shared:
-            raise name_error(f"{path}: key", name, shared | {TASK, IMPORT})
-    for name in task:
-        if name in shared:
-            raise UserError(f"{path}: {TASK}.{name}: not allowed here; allowed: above [{TASK}]")
-        if name not in of_task:
-            raise name_error(f"{path}: key in {TASK}", name, of_task)
+        if name in top and name in task:
+            raise UserError(f"{path}: {name}: above [{TASK}] and in it; allowed: once")
+    table: Table = rename(f"{path}: key", {**top, **task}, {*keys_of(kind), IMPORT, RATE})
+    if isinstance(called := table.get("algorithm"), str):
+        from harness.experiment.methods import method_of  # all algorithms, for such a name only
+
+        with name_keys(str(path)):
+            method = method_of(called)
+        table = {"protocol": method.protocol, **table, "algorithm": method.algorithm}
+    if RATE in table:
+        table["schedule"] = {KIND: "Constant", "rate": table.pop(RATE)}
+    return table
+
+
+RATE = "schedule.rate"
+"""A file's ``rate`` above all tables."""
 
 
 def _import(path: Path, names: object) -> None:

@@ -9,28 +9,22 @@ from typing import Any
 from harness.algorithms.diloco import EagerDiLoCo
 from harness.experiment.experiment import AnyExperiment
 from harness.experiment.run import time_passes
-from harness.simulator import Cluster
 from harness.simulator.full_run import Whole
 
 
 def prediction(
     config: AnyExperiment,
     pieces: Any,
-    cluster: Cluster | None = None,
-    workers: int | None = None,
 ) -> Iterator[str]:
     """Predict throughput, speed-up, staleness and time; yields lines.
 
     Args:
         config: configuration of the run.
         pieces: its training data, see `Problem.pieces`.
-        cluster: cluster in place of the run's.
-        workers: number of workers or replicas in place of the run's.
 
     Raises:
         UserError: too many workers for the data.
     """
-    config = config.with_cluster(cluster, workers)
     run, alone = time_passes(config, pieces), time_passes(_run_alone(config), pieces)
     yield from _lines(config, run, alone)
 

@@ -122,6 +122,21 @@ class Row:
     infinite: int = 0
 
     @property
+    def algorithm(self) -> str:
+        """Label of the algorithm."""
+        return self.cell.method
+
+    @property
+    def workers(self) -> int:
+        """Number of workers."""
+        return self.cell.workers
+
+    @property
+    def rate(self) -> float:
+        """Learning rate."""
+        return self.cell.rate
+
+    @property
     def has_learned(self) -> bool:
         """Whether the metric is better at the end than before training."""
         if self.error is None or self.start is None:

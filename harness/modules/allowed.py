@@ -103,30 +103,30 @@ def show_value(value: object) -> str:
     return text
 
 
-def check_lists(methods: Any, workers: Any) -> None:
-    """Reject a single algorithm or number of workers in place of a list.
+def counts_of(workers: Any) -> list[int]:
+    """Numbers of workers, of which one may come without a list.
 
     Raises:
-        UserError: an argument is no list, or ``workers`` not of whole numbers.
+        UserError: it is no list of whole numbers.
     """
-    if isinstance(methods, str) or not isinstance(methods, Sequence):
-        raise UserError(f"algorithms: {methods!r}; allowed: a list of names or Algorithm objects")
-    if not all(_whole(count) and count >= 1 for count in _as_list(workers)):
-        raise UserError(f"workers: {workers!r}; allowed: a list of whole numbers from 1")
+    counts = [workers] if _whole(workers) else _as_list(workers)
+    if not all(_whole(count) and count >= 1 for count in counts):
+        raise UserError(f"workers: {workers!r}; allowed: whole numbers from 1")
+    return counts
 
 
 def rates_of(rates: Any, methods: Sequence[str]) -> dict[str, Any] | None:
-    """The learning rate of each method; None to search them.
+    """The learning rates of each method, one or a list; None to search them.
 
     Args:
-        rates: one for all methods, a mapping with one for each, or None. A mapping may have the
-            name of a method without what follows a colon or a space in its label.
+        rates: a number or a list for all methods, a mapping with one for each, or None. A mapping
+            may have the name of a method without what follows a colon or a space in its label.
         methods: labels of the methods.
 
     Raises:
         UserError: a rate is missing or not positive.
     """
-    if rates is None:
+    if rates is None or rates == "sweep":
         return None
     rate_of: dict[str, Any] = dict.fromkeys(methods, rates)
     if isinstance(rates, Mapping):
@@ -136,8 +136,10 @@ def rates_of(rates: Any, methods: Sequence[str]) -> dict[str, Any] | None:
         if rate is None:
             allowed = ", ".join(methods)
             raise UserError(f"rates: none for {method!r}; allowed: one for each of {allowed}")
-        if not (is_finite(rate) and rate > 0.0):
-            raise UserError(f"rate: {rate!r}; allowed: a number above 0")
+        several = [rate] if isinstance(rate, int | float) else _as_list(rate)
+        if not (several and all(is_finite(value) and value > 0.0 for value in several)):
+            allowed = "a number above 0, several to choose among, or None to search one"
+            raise UserError(f"rate: {show_value(rate)}; allowed: {allowed}")
     return rate_of
 
 

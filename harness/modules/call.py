@@ -25,12 +25,12 @@ from harness.base.registry import cluster_file
 from harness.experiment.contract import resolve
 from harness.experiment.experiment import AnyExperiment, Experiment, Stage
 from harness.experiment.grid import Runner, idle_lines, repeat_lines
-from harness.experiment.methods import Asked, Method, method_of, with_optimizer
+from harness.experiment.methods import Asked, Method, method_of, several, with_optimizer
 from harness.experiment.pools import Parcel, Submission
 from harness.experiment.pools import check as check_executor
 from harness.experiment.task import Task
 from harness.judge.comparison import Impossible
-from harness.modules.allowed import call_function, check_kind, check_lists, rates_of, seeds_of
+from harness.modules.allowed import call_function, check_kind, counts_of, rates_of, seeds_of
 from harness.modules.gradient_rules import GradientRules
 from harness.modules.network import AskedLoss, copy_module
 from harness.modules.parts import ModuleParts
@@ -152,7 +152,7 @@ class Call:
             guess=self.own_rate if is_guessed else settings.guess,
         )
 
-    def rate_or_own(self, rate: float | None) -> float | None:
+    def rate_or_own(self, rate: Rates) -> Rates:
         """A learning rate, or if it is None that of the user's optimizer or schedule."""
         if rate is None and self.own_rate is not None:
             self.say(f"rate: {self.own_rate:g}, which the optimizer or schedule has")
@@ -176,10 +176,10 @@ class Call:
             for line in idle_lines(run for cell in cells for run in cell.runs):
                 self.say(line)
 
-    def advise(self, grid: Grid, budget: float | None = None) -> AdviceOutcome:
+    def advise(self, grid: Grid, trainings: float | None = None) -> AdviceOutcome:
         """Search the method and number of workers of a grid that reach the target first."""
         grid = self.prepare(grid)
-        plan = make_plan(grid, self.settings.target, budget)
+        plan = make_plan(grid, self.settings.target, trainings)
         outcome = AdviceSearch(plan, grid, self.runner).run()
         self.say_idle(outcome.cells)
         return outcome
@@ -267,20 +267,19 @@ class Call:
         copied.__dict__.pop("_timed", None)
         return copied
 
-    def grid(self, methods: Sequence[Asked], workers: Sequence[int], rates: Rates) -> Grid:
-        """The grid of runs to compare.
+    def grid(self, methods: Sequence[Asked] | Asked, workers: Any, rates: Rates) -> Grid:
+        """The grid of runs to compare; one method or number of workers may come without a list.
 
         Raises:
             UserError: an empty list, or learning rates that are not allowed.
         """
-        check_lists(methods, workers)
-        labelled = self._methods(methods)
-        for name, values in {"algorithms": labelled, "workers": workers}.items():
+        labelled, counts = self._methods(several(methods)), counts_of(workers)
+        for name, values in {"algorithms": labelled, "workers": counts}.items():
             if not values:
                 raise UserError(f"{name}: empty; allowed: at least one")
         rates = rates_of(rates, [method.label for method in labelled])
         guess = self.settings.guess
-        return Grid(self.build_config, labelled, workers, self.seeds, guess, rates)
+        return Grid(self.build_config, labelled, counts, self.seeds, guess, rates)
 
     def _methods(self, methods: Sequence[Asked]) -> list[Method]:
         optimizer, decay = self.settings.optimizer, self.settings.weight_decay

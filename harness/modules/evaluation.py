@@ -188,8 +188,7 @@ MAXIMISED, SHARES = ("accuracy",), ("error", "accuracy")
 
 def is_ours(metrics: Mapping[str, Metric], names: Sequence[str] = tuple(METRICS)) -> bool:
     """Whether the first metric is one of ours with one of these names, not a user's function."""
-    first = next(iter(metrics), LOSS)
-    return first in names and metrics[first] is METRICS[first]
+    return next(iter(metrics.values()), None) in [METRICS[name] for name in names]
 
 
 def remark_direction(asked: bool | None, metrics: Mapping[str, Metric]) -> Iterator[str]:
@@ -219,8 +218,8 @@ def metrics_of(asked: Any, train: Arrays, loss: object = None) -> dict[str, Metr
     """The metrics of the setting ``metric``, by name.
 
     Args:
-        asked: a name, a function, or several of them; None for the share of wrong classes if
-            targets are whole numbers, else for the loss alone.
+        asked: a name, a function, or several of them, in a list or by name; None for the share of
+            wrong classes if targets are whole numbers, else for the loss alone.
         train: the training data.
         loss: the setting ``loss``; a model's own decides alone, unless another metric is named.
 
@@ -232,9 +231,11 @@ def metrics_of(asked: Any, train: Arrays, loss: object = None) -> dict[str, Metr
     if asked is None:
         whole = isinstance(train.y, Tensor) and not train.y.is_floating_point()
         return {"error": wrong} if whole else {}
-    several: list[Any] = [*asked] if isinstance(asked, list | tuple) else [asked]  # pyright: ignore[reportUnknownVariableType]
+    several: list[Any] = [*asked] if isinstance(asked, list | tuple | dict) else [asked]  # pyright: ignore[reportUnknownVariableType]
+    named: dict[Any, Any] = asked if isinstance(asked, dict) else {}  # pyright: ignore[reportUnknownVariableType]
     metrics: dict[str, Metric] = {}
-    for metric in several:
+    for entry in several:
+        metric = named.get(entry, entry)
         if not (isinstance(metric, str) or callable(metric)):
             raise UserError(f"metric: {metric!r} is not allowed; allowed: a name or a function")
         if isinstance(metric, str) and metric not in (*METRICS, LOSS):
@@ -242,9 +243,9 @@ def metrics_of(asked: Any, train: Arrays, loss: object = None) -> dict[str, Metr
         if metric == LOSS:
             continue
         is_name = isinstance(metric, str)
-        name = metric if is_name else getattr(metric, "__name__", type(metric).__name__)
+        name = entry if named or is_name else getattr(metric, "__name__", type(metric).__name__)
         if name in (LOSS, *metrics):
             told = f"a function named {LOSS!r}" if name == LOSS else f"two named {name!r}"
             raise UserError(f"metric: {told}; allowed: any other name")
-        metrics[name] = METRICS[name] if is_name else cast(Metric, metric)
+        metrics[name] = METRICS[metric] if is_name else cast(Metric, metric)
     return metrics

@@ -270,8 +270,8 @@ def _pair(item: Any, what: str) -> Arrays:
     """Inputs and targets of an example, of a batch, or of all examples.
 
     Raises:
-        UserError: it is neither a pair, nor a tuple of several inputs and the targets, nor a dict
-            with labels.
+        UserError: it is neither a pair, nor a tuple of several inputs and the targets, nor a dict,
+            which without labels is the inputs and the targets too.
     """
 
     def tensor_of(value: Any) -> Tensor:
@@ -280,8 +280,8 @@ def _pair(item: Any, what: str) -> Arrays:
     if isinstance(item, Mapping):
         named = cast("Mapping[Any, Any]", item)
         x = dict(named)
-        y = x.pop(LABELS, x.pop(LABEL, None))
-        if y is None or not x:
+        y = x.pop(LABELS, x.pop(LABEL, x))
+        if not x:
             reason = f"a dict of {', '.join(map(repr, named)) or 'nothing'}"
             raise UserError(f"{what}: {reason}; allowed: inputs by name, and {LABELS!r}")
         return Arrays(read_value(x, tensor_of), read_value(y, tensor_of))

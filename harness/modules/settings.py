@@ -32,7 +32,8 @@ class ModuleTable(Spec):
         data: training data: a pair of arrays, a map-style dataset, a `DataLoader`, or a function
             that returns one, with the seed as its argument or without. Several inputs are a
             tuple, ``((X, M), y)``, or a dict by the names of ``forward``; in a dict ``labels`` (or
-            ``label``) are the targets, which ``forward`` receives too if it has that parameter. A
+            ``label``) are the targets, which ``forward`` receives too if it has that parameter;
+            without them the loss gets the dict, and so does a ``forward`` with none of its names. A
             dataset that draws from the generators of torch, numpy or `random` is read again in each
             pass, seeded by run, pass and example. A `DataLoader` gives its data set in the order of
             its batches, each example through its ``collate_fn``, which may not mix them.
@@ -40,7 +41,8 @@ class ModuleTable(Spec):
         dev: development data of the same kinds, or the share of the training data held out for it:
             they decide on learning rates and on times to a target.
         metric: ``"error"``, ``"accuracy"``, ``"mse"``, ``"mae"``, ``"loss"``, or a function of
-            outputs and targets, one number for the whole set; of several the first decides. A
+            outputs and targets, one number for the whole set; of several, in a list or a dict by
+            name, the first decides. A
             function's outputs are those of 1,024 examples at a time, joined, or all in one call if
             they depend on one another.
         maximise: whether more of the metric is better; by default, of ``"accuracy"`` alone.

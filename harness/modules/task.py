@@ -36,6 +36,7 @@ from harness.modules.allowed import call_function
 from harness.modules.buffers import deploy, describe_buffers
 from harness.modules.evaluation import (
     LOSS,
+    MAXIMISED,
     METRICS,
     SHARES,
     ModuleEvaluator,
@@ -258,9 +259,12 @@ def problem_of(table: ModuleTable, called: str = "", place: str = "") -> ModuleP
     test = None if table.test is None else arrays_of(table.test, "test")
     metrics = metrics_of(table.metric, train, table.loss)
     name, meaning = next(iter(metrics), LOSS), (table.maximise, table.share)
-    if name in METRICS and not is_ours(metrics) and meaning == (None, None):
+    is_named = isinstance(table.metric, dict)  # by the user, who so says which way is better
+    if name in METRICS and not (is_named or is_ours(metrics)) and meaning == (None, None):
         mistake = f"a function named {name!r}, as one of ours"
         raise UserError(f"metric: {mistake}; allowed: another name, or maximise or share beside it")
+    is_more = is_named and table.maximise is None and name in MAXIMISED
+    maximise = True if is_more else table.maximise
     return ModuleParts(
         table.model,
         table.loss,
@@ -270,7 +274,7 @@ def problem_of(table: ModuleTable, called: str = "", place: str = "") -> ModuleP
         metrics,
         called,
         place,
-        maximise=is_maximised(table.maximise, metrics),
+        maximise=is_maximised(maximise, metrics),
         is_share=is_ours(metrics, SHARES) if table.share is None else table.share,
         partition=partition_of(table.partition),
         buffers=table.buffers,
@@ -287,7 +291,7 @@ def remarks(parts: ModuleParts, table: ModuleTable, device: str, accumulate: int
     inspection = parts.inspect(table.minibatch, device)
     if line := describe_buffers(inspection.changing, table.buffers):
         yield line
-    yield from remark_direction(table.maximise, parts.metrics)
+    yield from remark_direction(parts.maximise or table.maximise, parts.metrics)
     if inspection.reduction == "sum":
         yield "loss: summed over a minibatch; what is reported of it is the mean over examples"
     if accumulate > 1 and inspection.axes is None:

@@ -145,11 +145,15 @@ LABELS = "labels"
 class Call:
     """The way a module is called: ``model(x)``, ``model(*x)`` or ``model(**x)``.
 
+    A dict of which no name is a parameter comes whole, ``model(x)``.
+
     Args:
+        names: of the parameters; None if it takes any.
         takes_labels: whether inputs in a dict are accompanied by ``labels``, the targets.
         needs_labels: whether all inputs are.
     """
 
+    names: frozenset[str] | None = None
     takes_labels: bool = False
     needs_labels: bool = False
 
@@ -168,11 +172,12 @@ class Call:
         if needs_labels and parameters and not (takes_any or LABELS in parameters):
             mistake = f"'model', but {type(module).__name__}.forward takes no {LABELS!r}"
             raise UserError(f"loss: {mistake}; allowed: a function of outputs and targets")
-        return cls(LABELS in parameters, needs_labels)
+        names = None if takes_any or not parameters else frozenset(parameters)
+        return cls(names, LABELS in parameters, needs_labels)
 
     def arguments(self, x: Parts, targets: Parts) -> tuple[tuple[Parts, ...], dict[str, Parts]]:
         """Positional and keyword arguments of the module."""
-        if isinstance(x, dict):
+        if isinstance(x, dict) and (self.names is None or self.names & x.keys()):
             labels = self.takes_labels or self.needs_labels
             return (), ({**x, LABELS: targets} if labels else x)
         labelled = {LABELS: targets} if self.needs_labels else {}

@@ -224,8 +224,8 @@ def configure(
         raise UserError(f"protocol: {text}")
     allowed = {entry.name for entry in fields(Policy)} - {"policy", "problems"}
     for name in settings:
-        if name not in allowed | COUNTS.keys() | {"rate", "optimizer"}:
-            raise name_error("rollouts", name, allowed)
+        if name not in (every := allowed | COUNTS.keys() | {"rate", "optimizer"}):
+            raise name_error("rollouts", name, every)
     chosen = policy_of(policy, sampler)
     source = problems_of(problems, chosen, reward, test, context)
     table = {name: value for name, value in settings.items() if name in allowed}

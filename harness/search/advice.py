@@ -204,16 +204,16 @@ def simulate_step_s(config: AnyExperiment) -> float:
     return (ended_s - begun_s) / float(timeline.contributions.steps[later].sum())
 
 
-def make_plan(grid: Grid, target: float | None, budget: float | None) -> Plan:
+def make_plan(grid: Grid, target: float | None, trainings: float | None) -> Plan:
     """Simulate all candidates and fix the search.
 
     Args:
         grid: methods, numbers of workers with 1 among them, reported seeds and the first rate.
         target: value of the metric to be reached; None for one from the reference.
-        budget: about how many trainings of full length the search may cost; None for no limit.
+        trainings: about how many of full length the search may cost; None for no limit.
 
     Raises:
-        UserError: there are no candidates, or the budget is too small.
+        UserError: there are no candidates.
     """
     candidates: list[Candidate] = []
     full = 1
@@ -228,9 +228,9 @@ def make_plan(grid: Grid, target: float | None, budget: float | None) -> Plan:
         raise UserError(f"advise: {lack}; allowed: workers above 1")
     rungs = sorted({math.ceil(full / KEPT**k) for k in range(3)})
     most = len(teams)
-    if budget is not None:
-        most = _affordable(rungs, len(grid.seeds), budget)
-    beyond = [Impossible(c.method.label, c.workers, "beyond the budget") for c in teams[most:]]
+    if trainings is not None:
+        most = _affordable(rungs, len(grid.seeds), trainings)
+    beyond = [Impossible(c.method.label, c.workers, "beyond trainings=") for c in teams[most:]]
     reference = min(alone, key=lambda team: team.step_s)
     return Plan(
         reference,
@@ -242,15 +242,16 @@ def make_plan(grid: Grid, target: float | None, budget: float | None) -> Plan:
     )
 
 
-def _affordable(rungs: Sequence[int], seeds: int, budget: float) -> int:
-    """Number of candidates, the fastest first, that a budget mostly pays for."""
+def _affordable(rungs: Sequence[int], seeds: int, trainings: float) -> int:
+    """Number of candidates, the fastest first, that so many trainings mostly pay for."""
     full = rungs[-1]
     finals = (1 + FINALISTS) * (USUAL_SEARCH + seeds)
     trial = sum(USUAL_RATES * passes / full / KEPT**k for k, passes in enumerate(rungs[:-1]))
     least = math.ceil(finals + FINALISTS * trial)
-    if not budget >= least:
-        raise UserError(f"budget: {budget:g}; allowed: from {least} trainings of full length")
-    return int((budget - finals) / trial) if trial else FINALISTS
+    if trainings < least:
+        few = format_count(FINALISTS, "candidate")
+        LOG.info(f"trainings: {trainings:g}; one worker and {few} mostly take about {least}")
+    return max(FINALISTS, int((trainings - finals) / trial)) if trial else FINALISTS
 
 
 @dataclass

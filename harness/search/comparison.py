@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 from harness.algorithms.averaging import GradientAveraging
 from harness.algorithms.catalogue import Algorithm
@@ -17,8 +17,8 @@ from harness.experiment.grid import Runner
 from harness.experiment.methods import Method
 from harness.judge.comparison import Impossible, describe_impossible
 from harness.judge.direction import final_error
-from harness.search.rates import MOST_TRAININGS, TUNING_SEEDS, RateChoice, search_rate
-from harness.search.search import Steps, follow, translate
+from harness.search.rates import MOST_TRAININGS, TUNING_SEEDS, RateChoice, search_among, search_rate
+from harness.search.search import Steps, drive, follow, translate
 from harness.store import Cell, Run
 
 Configure = Callable[[Method, int, float, int], AnyExperiment]
@@ -27,8 +27,9 @@ Configure = Callable[[Method, int, float, int], AnyExperiment]
 Try = tuple[str, AnyExperiment]
 """A run to execute: its name for the user, and its configuration."""
 
-Rates = float | Mapping[str, float] | None
-"""Learning rates: one for all, one for each method by its label, or None to search them."""
+Rates = float | Sequence[float] | Mapping[str, float | Sequence[float]] | str | None
+"""Learning rates: one, or several to choose among, for all methods or for each by its label; None
+or ``"sweep"`` to search them."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +104,17 @@ class Grid:
     @property
     def searches(self) -> bool:
         """Whether learning rates are searched."""
-        return self.rates is None
+        return any(len(self._rates(method)) != 1 for method in self.methods)
 
     @property
     def most_trainings(self) -> int:
         """The largest number of trainings."""
-        return (MOST_TRAININGS * self.searches + len(self.seeds)) * len(self.pairs)
+        return sum(self._most_tried(method) + len(self.seeds) for method, _ in self.pairs)
+
+    def _most_tried(self, method: Method) -> int:
+        """The largest number of trainings of a search for a rate."""
+        rates = self._rates(method)
+        return len(TUNING_SEEDS) * len(rates) * (len(rates) > 1) if rates else MOST_TRAININGS
 
     def run(self, runner: Runner, tally: Tally | None = None) -> list[Cell]:
         """Run every cell; methods in their order, numbers of workers ascending.
@@ -128,20 +134,19 @@ class Grid:
         for method in self.methods:
             searches[method.label] = self._find_rates(method, searches)
 
-        search, outcomes = follow(searches), cast("list[Run]", None)  # of a search that begins
-        try:
-            while True:
-                tries = search.send(outcomes)
-                runs = runner.run(dict(attempt for _, attempt in tries), tally=tally)
-                outcomes = [runs[name] for _, (name, _) in tries]
-        except StopIteration as end:
-            return [end.value[method.label, count] for method, count in self.pairs]
+        def answer(tries: list[tuple[Any, Try]]) -> list[Run]:
+            runs = runner.run(dict(attempt for _, attempt in tries), tally=tally)
+            return [runs[name] for _, (name, _) in tries]
+
+        results = drive(follow(searches), answer)
+        return [results[method.label, count] for method, count in self.pairs]
 
     def _describe_cost(self) -> str:
         """The number of trainings, before the first one."""
         searches = f"{format_count(len(self.pairs), 'search')} for a learning rate"
         seeds = format_count(len(self.seeds), "seed")
-        plan = f"{searches}, at most {MOST_TRAININGS} trainings each, then {seeds} each"
+        most = max(map(self._most_tried, self.methods))
+        plan = f"{searches}, at most {most} trainings each, then {seeds} each"
         note = "those in the store are not trained again"
         return f"{plan}: at most {self.most_trainings} trainings; {note}"
 
@@ -150,12 +155,11 @@ class Grid:
     ) -> Steps[Try, Run, None]:
         """Find the rates of a method, workers ascending; adds each cell's search as it is known."""
         for workers in self._counts(method):
-            rate, search = self._preset_rate(method), None
-            if rate is None:
+            rates, search = self._rates(method), None
+            rate = next(iter(rates), self.guess)
+            if len(rates) != 1:
                 search = yield from self._search(method, workers)
                 self._found[method.label, workers], rate = search, search.rate
-                if not search.inside:
-                    LOG.info(_describe_edge(method, workers, search))
             # `follow` starts a search that is added while it runs, so this cell's seeds run beside
             # the search with more workers.
             searches[method.label, workers] = self._fill(method, workers, rate, search)
@@ -170,7 +174,9 @@ class Grid:
             rate, seed = pair
             return f"{called} {rate:.3g}, seed {seed}", self.configure(method, workers, *pair)
 
-        return translate(search_rate(guess), ask, lambda run: final_error(run, judged))
+        rates = self._rates(method)
+        search = search_among(rates) if rates else search_rate(guess)
+        return translate(search, ask, lambda run: final_error(run, judged))
 
     def _fill(
         self, method: Method, workers: int, rate: float, search: RateChoice | None
@@ -184,9 +190,12 @@ class Grid:
         cell = Cell(method.label, workers, rate, tuple(runs), *judged)
         return cell if search is None else replace(cell, edge=not search.inside, tried=search.tried)
 
-    def _preset_rate(self, method: Method) -> float | None:
-        """The user's rate for a method; None if it is searched."""
-        return self.rates[method.label] if isinstance(self.rates, Mapping) else self.rates
+    def _rates(self, method: Method) -> list[float]:
+        """The user's rates for a method; empty to search one on a ladder."""
+        rates = self.rates[method.label] if isinstance(self.rates, Mapping) else self.rates
+        if rates is None or isinstance(rates, str):
+            return []
+        return sorted({*rates}) if isinstance(rates, Sequence) else [rates]
 
     def _guess(self, method: Method, workers: int) -> float:
         """First guess: the rate found with the next fewer workers, by the linear scaling rule."""
@@ -196,13 +205,6 @@ class Grid:
         nearest = max(counts)
         rate = self._found[method.label, nearest].rate
         return scale_linearly(rate, method.algorithm, nearest, workers)
-
-
-def _describe_edge(method: Method, workers: int, search: RateChoice) -> str:
-    """A line about a rate at the end of the ladder that was climbed."""
-    tried = f"{len(search.tried)} rates from {min(search.tried):.3g} to {max(search.tried):.3g}"
-    crew = format_count(workers, "worker")
-    return f"{method.label}, {crew}: the best of {tried} is at their edge (guess= is the first)"
 
 
 def scale_linearly(rate: float, algorithm: Algorithm, workers: int, then: int) -> float:

@@ -71,6 +71,17 @@ def search_rate(
     return RateChoice(*rates, tried, {best + 1, chosen - 1} <= errors.keys())
 
 
+def search_among(
+    rates: Sequence[float], seeds: Sequence[int] = TUNING_SEEDS
+) -> Steps[tuple[float, int], float, RateChoice]:
+    """Search a learning rate among several, ascending, each tried with all seeds."""
+    outcomes = iter((yield [(rate, seed) for rate in rates for seed in seeds]))
+    errors = {rung: [next(outcomes) for _ in seeds] for rung in range(len(rates))}
+    best, chosen = choose_rung(errors)
+    tried = {rates[rung]: tuple(row) for rung, row in errors.items()}
+    return RateChoice(rates[chosen], rates[best], tried, chosen > 0 and best < len(rates) - 1)
+
+
 def choose_rung(errors: Errors) -> tuple[int, int]:
     """The rung with the lowest mean error, and the one to choose.
 

@@ -294,6 +294,7 @@ class Cluster(Spec):
         latency_s: float = 0.0,
         step_cv: float = 0.0,
         name: str = "equal workers",
+        **parts: Any,
     ) -> Cluster:
         """A cluster of equal workers, each with a link to the server.
 
@@ -305,6 +306,7 @@ class Cluster(Spec):
             latency_s: of each message.
             step_cv: standard deviation of a step's time over its mean, lognormal.
             name: name of the cluster.
+            parts: further fields, such as ``faults`` and ``compression``.
 
         Raises:
             UserError: a value that is not allowed, or both or none of ``step_s`` and ``device``.
@@ -321,7 +323,8 @@ class Cluster(Spec):
         group = WorkerGroup(workers, device or "worker")
         link = Link(latency_s, bandwidth_bytes_per_s)
         jitter = Jitter("lognormal", step_cv) if step_cv else Jitter()
-        return cls(name, {group.device: kind}, (group,), link, jitter=jitter)
+        usual: dict[str, Any] = {"link": link, "jitter": jitter}
+        return cls(name, {group.device: kind}, (group,), **{**usual, **parts})
 
     def trouble(self) -> tuple[str, str] | None:
         """Unknown devices, no workers or too many, and tables that do not fit together."""

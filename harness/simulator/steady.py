@@ -62,9 +62,6 @@ FEW_FOLDS = 0.01
 EQUAL, ROUNDING = 1e-9, 1e-6
 """Relative spread of batches due to rounding, and relative error of the sums of long runs."""
 
-TELLS = 0.05
-"""Relative error beyond which a timeline does not represent the long run."""
-
 PIECES = 16
 """Number of progress reports per stretch."""
 
@@ -159,24 +156,6 @@ def _parts(simulation: Simulation, folds: int) -> Iterator[Timeline]:
                 yield part
             tail = part
     yield tail
-
-
-def is_transient(timeline: Timeline) -> bool:
-    """Whether a timeline from its start is too short to represent the long run.
-
-    It is if the warm-up may not be over, if throughput or mean staleness without it differs by more
-    than `TELLS`, or if staleness lacks more than that for contributions in flight.
-    """
-    stretch = _stretch_of(timeline)
-    all_of = stretch.batches
-    start = _start(all_of)
-    if len(all_of.seconds) < 2 or 2 * start >= len(all_of.seconds):
-        return True
-    steady, older = all_of.drop_first(start), stretch.aged / stretch.folded
-    mean = _mean_staleness(steady)
-    stale = max(abs(_mean_staleness(all_of) - mean), older)
-    rates = [float(x.minibatches.sum() / max(x.seconds.sum(), 1e-300)) for x in (all_of, steady)]
-    return stale > TELLS * max(mean, 1.0) or abs(rates[0] - rates[1]) > TELLS * rates[1]
 
 
 def steady_estimate(timeline: Timeline) -> tuple[int, Estimate]:
@@ -301,10 +280,6 @@ def _start(batches: Batches) -> int:
 
 def _widest(estimates: Iterable[Estimate]) -> Estimate:
     return max(estimates, key=lambda estimate: estimate.width)
-
-
-def _mean_staleness(batches: Batches) -> float:
-    return float(batches.staleness.sum() / max(batches.contributions.sum(), 1.0))
 
 
 def _per_second(amounts: Floats, batches: Batches) -> Estimate:

@@ -76,14 +76,20 @@ class Run:
     def curve(self, name: str) -> tuple[Floats, Floats, Floats]:
         """Epoch, value and virtual time (s) of one metric, in the order of logging.
 
+        Args:
+            name: a name as logged; or without the model's, or that of development data, of which
+                `deployed` is meant: ``"dev_loss"``, ``"loss"``.
+
         Raises:
             KeyError: nothing was logged under this name; the message lists what was.
         """
         columns = self.metrics
-        rows = columns["name"] == name
-        if not rows.any():
+        names = name, self.deployed(name), self.deployed(f"dev_{name}")
+        matches = [rows for rows in (columns["name"] == each for each in names) if rows.any()]
+        if not matches:
             names = ", ".join(sorted(set(columns["name"].tolist()))) or "nothing"
             raise KeyError(f"run {self.hash[:12]}: no metric {name!r}; it has {names}")
+        rows = matches[0]
         return columns["epoch"][rows], columns["value"][rows], columns["time_s"][rows]
 
     def deployed(self, metric: str) -> str:

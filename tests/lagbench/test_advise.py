@@ -38,7 +38,7 @@ def machines(tmp_path, latency):
 
 def test_advice_names_what_to_run_and_the_runs_say_the_same(usual, tmp_path, capsys):
     asked = (mlp, functional.cross_entropy, points(200))
-    found = lagbench.advise(*asked, machines=machines(tmp_path, 1e-4), workers=[2], **usual)
+    found = lagbench.advise(*asked, cluster=machines(tmp_path, 1e-4), workers=[2], **usual)
     best = found.rows[0]
     assert (found.algorithm, found.workers, found.rate) == (
         best.cell.method, best.cell.workers, best.cell.rate,
@@ -55,7 +55,7 @@ def test_advice_names_what_to_run_and_the_runs_say_the_same(usual, tmp_path, cap
     assert json.loads(files["results.json"].read_text(encoding="utf-8"))["advice"] == told["advice"]
     assert {run.config["seed"] for run in found.runs}.isdisjoint(TUNING_SEEDS)
     before = len([*usual["store"].iterdir()])
-    again = lagbench.advise(*asked, machines=machines(tmp_path, 1e-4), workers=[2], **usual)
+    again = lagbench.advise(*asked, cluster=machines(tmp_path, 1e-4), workers=[2], **usual)
     assert str(again) == str(found)
     assert len([*usual["store"].iterdir()]) == before
 
@@ -70,6 +70,6 @@ def test_advice_names_what_to_run_and_the_runs_say_the_same(usual, tmp_path, cap
 def test_a_mistake_that_only_a_program_or_a_training_shows_is_one_line(
     setting, told, usual, tmp_path
 ):
-    asked = {"machines": machines(tmp_path, 1e-4), "workers": [2], **usual, **setting}
+    asked = {"cluster": machines(tmp_path, 1e-4), "workers": [2], **usual, **setting}
     with pytest.raises(lagbench.UserError, match=told):
         lagbench.advise(mlp, functional.cross_entropy, points(200), **asked)

@@ -170,13 +170,6 @@ def test_an_optimizer_of_other_arguments_is_refused_where_it_is_made():
                 pass
 
 
-def test_advice_has_its_own_words_for_a_cluster_and_a_rate():
-    for name in ("cluster", "rate", "algorithm"):
-        told = rf"^advise: unknown '{name}'.*; allowed: "
-        with pytest.raises(lagbench.UserError, match=told):
-            lagbench.advise(module(), LOSS, (X, LABELS), **{name: 1})
-
-
 @pytest.mark.parametrize("name", ["data", "dev", "test"])
 def test_numbers_that_are_not_finite_are_remarked_on(name, train, caplog):
     with caplog.at_level("INFO", "lagbench"):
@@ -195,10 +188,35 @@ def test_numbers_of_numpy_are_those_of_python(train):
     assert train(model, **numbers).runs[0].hash == train(model, workers=2).runs[0].hash
 
 
-def test_a_list_of_rates_is_refused_with_what_compare_takes():
-    told = r"^rates: \[0.1, 0.2\]; allowed: 'sweep', a number, or one by algorithm$"
-    with pytest.raises(lagbench.UserError, match=told):
-        lagbench.compare(module(), LOSS, (X, LABELS), cluster="k20m-server", rates=[0.1, 0.2])
+def test_an_argument_has_one_meaning_under_the_names_of_other_libraries(train, caplog):
+    model = module()
+    named = {"lr": 0.1, "epochs": 1, "batch_size": 8, "seed": 0, "machines": "k20m-server"}
+    usual = {"step_seconds": 0.1, "store": train(model).runs[0].dir.parent}
+    with caplog.at_level("INFO", "lagbench"):
+        run = lagbench.train(model, LOSS, (X, LABELS), **usual, **named, algorithms=["async"])
+    assert run.runs[0].hash == train(model).runs[0].hash
+    assert "train: epochs is called passes here" in caplog.messages
+    with pytest.raises(lagbench.UserError, match=r"train: unknown 'lr' \(did you mean 'rate'"):
+        train(model, lr=0.1)
+
+
+def test_a_metric_has_the_name_under_which_it_is_given(train):
+    right = train(module(), metrics={"accuracy": lambda o, t: (o.argmax(1) == t).double().mean()})
+    run = right.runs[0]
+    assert run.config["problem"]["better"] == "more"
+    assert run.curve("accuracy")[1].tolist() == run.curve("dev_accuracy/iterate")[1].tolist()
+    assert (
+        train(module(), metric={"share": "accuracy"}).runs[0].config["problem"]["better"] == "more"
+    )
+
+
+@pytest.mark.parametrize("rates", [[0.4, 0.1], {"async": (0.1, 0.4)}])
+def test_a_rate_is_chosen_among_several(rates, tmp_path):
+    usual = {"cluster": "k20m-server", "passes": 1, "seeds": 1, "store": tmp_path, "workers": 1}
+    usual |= {"step_seconds": 0.1, "algorithms": "async"}
+    result = lagbench.compare(module(), LOSS, (X, LABELS), rates=rates, **usual)
+    assert set(result.rows[0].cell.tried) == {0.1, 0.4}
+    assert result.rows[0].rate in (0.1, 0.4)
 
 
 def test_a_missing_device_is_named_as_the_argument_or_the_option(monkeypatch):

@@ -62,7 +62,7 @@ def test_the_advice_is_printed_and_written_and_its_runs_are_found_again(
 
 @pytest.mark.nightly
 def test_where_every_message_takes_a_hundred_steps_one_worker_is_advised(advise, capsys):
-    assert advise("--machines", "far.toml", "--algorithms", "sync") == 0
+    assert advise("--cluster", "far.toml", "--algorithms", "sync") == 0
     told = capsys.readouterr().out
     assert told.startswith("Run 1 worker alone (sync)")
     assert "more workers gain nothing" in told
@@ -72,10 +72,10 @@ def test_where_every_message_takes_a_hundred_steps_one_worker_is_advised(advise,
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--machines", "nowhere.toml"), "nowhere.toml"),
+        (("--cluster", "nowhere.toml"), "nowhere.toml"),
         (("--workers", "1"), "no candidate with 1 worker and one with more"),
         (("--intervals", "0"), "--intervals: '0' is not allowed; allowed: whole numbers from 1"),
-        (("--budget", "1"), "budget: 1; allowed: from"),
+        (("--machines", "far.toml"), "unknown '--machines' (did you mean '--cluster'?)"),
         (("--algorithms", "asink"), "unknown 'asink'"),
     ],
 )

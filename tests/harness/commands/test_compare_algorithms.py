@@ -28,7 +28,7 @@ def test_one_table_has_every_algorithm_and_number_of_workers(tmp_path, capsys):
         (["--set", "rate"], "--set: 'rate' is not allowed"),
         (["--set", "schedule.rtae=3"], "rtae"),
         (["--algorithms", "asink"], "unknown 'asink'"),
-        (["--rates", "mine"], "choose from 'sweep', 'file'"),
+        (["--rates", "mine"], "--rates: 'mine' is not allowed; allowed: sweep, file, or num"),
     ],
 )
 def test_a_mistake_is_one_line(words, told, tmp_path, capsys):

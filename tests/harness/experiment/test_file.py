@@ -20,7 +20,7 @@ from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.contract import Handing
 from harness.speech.frames import corpus_of
 from harness.tasks.order import Partition
-from tests.run_files import written
+from tests.run_files import ASYNCHRONOUS, written
 
 EXAMPLES = Path(__file__).parents[3] / "reproductions" / "runs"
 CLUSTERS = Path(__file__).parents[3] / "reproductions" / "clusters"
@@ -91,9 +91,12 @@ def test_local_steps_are_by_any_optimizer_and_natural_gradient_where_none_is_nam
         ("workers = 2", "workers = 2\nfingerprint = 'x'", "fingerprint: not allowed"),
         ("workers = 2", "workers = 2\nseed = 'x'", "seed: 'x' is not allowed"),
         ("hidden = [8]", "", "task.hidden: missing; needed: a list"),
-        ("hidden = [8]", "hiden = [8]", "key in task: unknown 'hiden' (did you mean 'hidden'?)"),
-        ("hidden = [8]", "seed = 1", "task.seed: not allowed here; allowed: above [task]"),
-        ("workers = 2", "hidden = [8]", "hidden: not allowed here; allowed: in [task]"),
+        ("hidden = [8]", "hiden = [8]", "key: unknown 'hiden' (did you mean 'hidden'?)"),
+        (
+            "workers = 2",
+            "workers = 2\nhidden = [8]",
+            "hidden: above [task] and in it; allowed: once",
+        ),
         ('is = "frames"', "", "task: missing; needed: a table with is = one of "),
         ('is = "frames"', 'is = "frame"', "task.is: unknown 'frame' (did you mean 'frames'?)"),
         ("hidden = [8]", "hidden = [0]", "task.hidden[0]: 0 is not allowed"),
@@ -255,3 +258,13 @@ def test_what_derives_from_a_kind_at_any_depth_can_be_named():
     Holder.__annotations__["kind"] = Base
     found = build(Holder, {"kind": {"is": "Grandchild", "rate": 0.5}}, "a file")
     assert found.kind == Grandchild(0.5)
+
+
+def test_a_key_has_one_meaning_in_and_above_the_task_and_under_other_names(tmp_path, caplog):
+    parts = ['algorithm = { is = "AveragedSgd" }', 'schedule = { is = "Halving", rate = 0.01 }']
+    short = ASYNCHRONOUS.replace(parts[0], 'algorithm = "averaged"').replace(parts[1], "lr = 0.01")
+    with caplog.at_level("INFO", "lagbench"):
+        config = load_run(written(tmp_path, short.replace("evaluations", "evaluation")))
+    assert (config.algorithm, config.schedule) == (AveragedSgd(), Constant(0.01))
+    assert config.evaluations == 4
+    assert any("lr is called schedule.rate here" in line for line in caplog.messages)

@@ -8,12 +8,12 @@ from harness.algorithms.catalogue import AsyncSgd, GradientAveraging
 from harness.algorithms.descent import PLAIN
 from harness.algorithms.schedules import Constant
 from harness.base.errors import UserError
-from harness.experiment.methods import Method, method_of
+from harness.experiment.methods import Method, method_of, several
 from harness.modules.allowed import (
     check_kind,
-    check_lists,
     check_number,
     check_whole,
+    counts_of,
     pair_of,
     rates_of,
 )
@@ -37,8 +37,8 @@ def settings(**given):
     ("call", "told"),
     [
         (lambda: cluster_of({"name": "c"}), "cluster: {'name': 'c'}; allowed: a lagbench.Cluster"),
-        (lambda: check_lists(["async"], [0]), "workers: [0]; allowed: a list of whole num"),
-        (lambda: check_lists(["async"], [2.0]), "workers: [2.0]; allowed: a list of whole numbers"),
+        (lambda: counts_of([0]), "workers: [0]; allowed: whole numbers from 1"),
+        (lambda: counts_of([2.0]), "workers: [2.0]; allowed: whole numbers from 1"),
         (lambda: check_whole("folds", "10"), "folds: '10'; allowed: a whole number from 1"),
         (lambda: check_whole("folds", True), "folds: True; allowed: a whole number from 1"),
         (lambda: check_whole("seed", -1, 0), "seed: -1; allowed: a whole number from 0"),
@@ -79,7 +79,10 @@ def test_a_wrong_argument_is_named_with_its_value_and_what_is_allowed(call, told
 
 def test_what_is_allowed_is_not_refused(tmp_path):
     settings(schedule=Constant(0.5), store=tmp_path, optimizer="adamw")
-    check_lists(("async", AsyncSgd()), range(1, 3))
+    assert (counts_of(range(1, 3)), counts_of(4)) == ([1, 2], [4])
+    assert several("async") == ["async"]
+    assert len(several((AsyncSgd(), Averaging(2)))) == 1
+    assert several(("async", AsyncSgd())) == ("async", AsyncSgd())
     assert pair_of("between", [1, 2.5]) == (1, 2.5)
     protocol = Averaging(2)
     assert method_of((AsyncSgd(), protocol)) == Method("AsyncSgd averaging", AsyncSgd(), protocol)

@@ -100,7 +100,6 @@ def test_names_order_and_content_count_in_the_digest():
     [
         (((IDS, MASK[:3]), Y), "inputs of 60 and of 3 examples"),
         (((IDS, MASK), Y[:3]), "60 examples with 3 targets"),
-        ({"input_ids": IDS}, r"a dict of 'input_ids'; allowed: inputs by name, and 'labels'"),
         ([{"labels": 3}, {"labels": 4}], "a dict of 'labels'"),
         ([{"a": [1.0], "labels": 3}, {"b": [1.0], "labels": 4}], "unequal shape"),
         ([{"text": "six words", "labels": 3}], "str holds no numbers"),

@@ -16,7 +16,6 @@ from harness.simulator.steady import (
     Samples,
     history,
     horizon_of,
-    is_transient,
     long_run,
     ratio,
     steady_estimate,
@@ -106,17 +105,13 @@ def test_where_anything_is_stale_what_was_enough_is_asked_again_of_twice_and_fou
     assert folds(4) >= 4 * 320
 
 
-def test_more_workers_than_folds_is_a_transient_and_the_long_run_is_found(cluster, unit_job):
+def test_the_long_run_of_more_workers_than_folds_is_found(cluster, unit_job):
     machine = cluster(2000, fold_s=0.001, jitter=EXPONENTIAL)
-    timeline = Simulation(machine, "parameter_server", unit_job).advance(folds=2000)
-    assert is_transient(timeline)
     found = long_run(Simulation(machine, "parameter_server", unit_job, spans=False), MOST)
     assert found.reached
     assert found.warm_up_folds >= 500
     assert found.staleness.low <= 1999.0 <= found.staleness.high
     assert found.throughput_per_s.value == pytest.approx(1000.0, rel=0.01)
-    long = Simulation(machine, "parameter_server", unit_job).advance(folds=100_000)
-    assert not is_transient(long)
 
 
 def test_a_run_of_whole_epochs_has_their_throughput(cluster, unit_job):
@@ -215,12 +210,6 @@ def test_the_default_is_the_long_run_of_the_folds_it_took(tmp_path, capsys):
     assert found["long_run"]["reached"]
     assert 0 < found["long_run"]["warm_up_folds"] < found["folds"] / 2
     assert "±" in capsys.readouterr().out
-
-
-def test_folds_that_are_a_transient_are_warned_of(tmp_path, capsys):
-    (found,) = simulated(tmp_path, CLUSTER, "--workers", "6", "--folds", "10")
-    assert found["transient"]
-    assert "10 folds are a transient" in capsys.readouterr().err
 
 
 def test_one_worker_is_compared_over_equal_time_where_workers_fail(tmp_path):
