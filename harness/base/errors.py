@@ -140,6 +140,7 @@ def describe_failure(error: BaseException) -> str | None:
 
 SYNONYMS = """
 cluster machines
+cuda gpu
 death worker crash failure
 dev val valid validation val_data validation_data
 minibatch batch_size batch

@@ -30,7 +30,7 @@ class ModuleTable(Spec):
             ``loss`` of the model's outputs. Outputs may be of any kind; of an object or a dict the
             built-in metrics take ``logits``.
         data: training data: a pair of arrays, a map-style dataset, a `DataLoader`, or a function
-            that returns one, with the seed as its argument or without. Several inputs are a
+            that returns one, in a call also with the seed as its argument. Several inputs are a
             tuple, ``((X, M), y)``, or a dict by the names of ``forward``; in a dict ``labels`` (or
             ``label``) are the targets, which ``forward`` receives too if it has that parameter;
             without them the loss gets the dict, and so does a ``forward`` with none of its names. A

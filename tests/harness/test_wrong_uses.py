@@ -53,7 +53,7 @@ LIGHT: list[tuple[str, str]] = [
     ("tolerate diloco --jobs 0", "--jobs: '0' is not allowed"),
     ("compare-algorithms diloco --jobs -2", "--jobs: '-2' is not allowed"),
     ("train diloco --seed x", "--seed: 'x' is not allowed; allowed: a whole number from 0"),
-    ("train diloco --device gpu", "--device: unknown 'gpu' (did you mean 'cpu'?)"),
+    ("train diloco --device gpu", "--device: unknown 'gpu' (did you mean 'cuda'?)"),
     ("train diloco --paced", "--paced: for real processes; allowed: with --processes N"),
     ("train diloco --processes 5 --workers 2", "--processes 5: allowed: one run of the file"),
     ("train diloco --processes 5 --jobs 2", "--processes 5: allowed: one run of the file"),

@@ -120,7 +120,7 @@ def train(tmp_path):
         ({"cluster": {"workers": 4}}, "cluster: {'workers': 4}; allowed: a lagbench.Cluster, a"),
         ({"cluster": None}, "cluster: None; allowed: a lagbench.Cluster, a TOML file, or a name"),
         ({"dev": 0}, "dev: 0.0; allowed: a share between 0 and 1, or data"),
-        ({"device": "gpu"}, "device: unknown 'gpu' (did you mean 'cpu'?); allowed: auto, cpu"),
+        ({"device": "gpu"}, "device: unknown 'gpu' (did you mean 'cuda'?); allowed: auto, cpu"),
         ({"device": 3}, "device: 3; allowed: 'cpu', 'cuda' or 'auto'"),
         ({"workers": "4"}, "workers: '4'; allowed: a whole number from 1"),
         ({"workers": [4]}, "workers: [4]; allowed: a whole number from 1"),
