@@ -54,7 +54,7 @@ def test_the_two_kinds_of_run_files_are_told_apart(tmp_path: Path) -> None:
         ("workers = 2", 'device = "cpu"', "device: not allowed; it follows from the rest"),
         ("workers = 1", 'scale = "smoke"', "task.start.scale: not allowed; it follows"),
         ('scale = "smoke"', "scale = 3", "scale: 3 is not a string; needed: a string"),
-        ("slots = 16", "slot = 16", "key in protocol: unknown 'slot' (did you mean 'slots'?)"),
+        ("slots = 16", "slts = 16", "key in protocol: unknown 'slts' (did you mean 'slots'?)"),
         ("slots = 16", "slots = 0", "protocol.slots: 0 is not allowed; allowed: a whole number"),
         (
             "evaluations = 2",
