@@ -284,17 +284,22 @@ class ModuleNetwork(RuledNetwork):
 
     def bind_parameters(self, model: Tensor) -> nn.Module:
         """The module with its parameters as views of ``model [P]``, without a copy."""
-        # A worker's row is the same at each step: views of small ones are kept.
-        views = self._views.get(address := model.data_ptr())
+        if self._trained[0].data_ptr() != model.data_ptr():  # else they are, as in a lone worker's
+            for parameter, view in zip(self._trained, self._views_of(model), strict=True):
+                parameter.data = view
+        return self.module
+
+    def _views_of(self, row: Tensor) -> Sequence[Tensor]:
+        """Views ``[*shape]`` of a row ``[P]``, one for each parameter."""
+        # A worker's rows are the same at each step: views of small ones are kept.
+        views = self._views.get(address := row.data_ptr())
         if views is None:
-            views = self.parameters.views(model)
-            if model.numel() <= SMALL:
+            views = self.parameters.views(row)
+            if row.numel() <= SMALL:
                 if len(self._views) == ROWS:
                     self._views.clear()
                 self._views[address] = views  # which keep the memory at this address
-        for parameter, view in zip(self._trained, views, strict=True):
-            parameter.data = view
-        return self.module
+        return views
 
     def loss_of(self, module: nn.Module, x: Value, targets: Value) -> Tensor:
         """The loss of a module's outputs for one minibatch."""
@@ -343,7 +348,7 @@ class ModuleNetwork(RuledNetwork):
         if key is not None:
             seed_generators(key)
         module = self.bind_parameters(stack[w])
-        bound = self.buffers.bind(self._state, w)
+        bound = self.buffers.bind(self._state, w) if self._state else []
         with torch.enable_grad():
             loss = self.loss_of(module, x, targets)
             # `loss.backward()` without its checks, which take as long as several small layers.
@@ -353,17 +358,17 @@ class ModuleNetwork(RuledNetwork):
                 accumulate_grad=False,
             )
         self.unused.append([k for k, gradient in enumerate(gradients) if gradient is None])
-        pairs = zip(gradients, self._trained, strict=True)
-        torch.cat([_flatten(gradient, parameter) for gradient, parameter in pairs], out=out[w])
+        dense = [_densify(*pair) for pair in zip(gradients, self._trained, strict=True)]
+        _copy_each(self._views_of(out[w]), dense)
         self.buffers.write_back(self._state, w, bound)
         return loss.detach()
 
 
-def _flatten(gradient: Tensor | None, parameter: Tensor) -> Tensor:
-    """A gradient as a vector; zeros for a parameter without one."""
+def _densify(gradient: Tensor | None, parameter: Tensor) -> Tensor:
+    """A gradient as a dense tensor; zeros for a parameter without one."""
     if gradient is None:
-        return parameter.new_zeros(parameter.numel())
-    return gradient.to_dense().flatten() if gradient.is_sparse else gradient.flatten()
+        return torch.zeros_like(parameter)
+    return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 @lru_cache(maxsize=8)
@@ -373,6 +378,8 @@ def _unit(dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 _run_backward = cast(Callable[..., Any], cast(Any, torch.autograd.graph)._engine_run_backward)
+
+_copy_each = cast(Callable[..., None], cast(Any, torch)._foreach_copy_)
 
 
 TOO_NARROW = {"torch.float8_e4m3fn", "torch.float8_e5m2"}
@@ -525,5 +532,5 @@ def state_of_generators(device: torch.device = CPU) -> bytes:
     return pickle.dumps((of_torch.numpy(), np.random.get_state(), random.getstate()))
 
 
-ROWS, SMALL = 4, 2**16
+ROWS, SMALL = 8, 2**16
 """Largest number of rows of which views are kept, and of parameters in such a row."""

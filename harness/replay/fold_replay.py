@@ -186,8 +186,8 @@ Reads = dict[tuple[int, bool], list[tuple[Key, int]]]
 """Contributions with their numbers of local steps, by the version read and whether the read came
 after a restart at that version."""
 
-Entering = tuple[int, list[tuple[Key, int, int]]]
-"""A fold, and its contributions with the version that each has read and its local steps."""
+Entering = tuple[int, list[Key], Sequence[int], Sequence[int]]
+"""A fold, and its contributions with the versions that they have read and their local steps."""
 
 
 class Pending(NamedTuple):
@@ -300,32 +300,29 @@ class StaleReplay(Saved):
         self._read(reads.pop((self.server.version, False), ()))
         self._come_back(failed, reads)
         self._show()
-        for fold, entering in _folds(segment):
+        for fold, keys, versions, steps in _folds(segment):
             if fold != self.server.version:
                 raise ValueError(f"fold {fold} meets version {self.server.version}")
-            slots = [self.in_flight[key] for key, *_ in entering]
-            if any(waiting.slot in slots for waiting in self.pending):
-                # A worker's later contribution may come first, where messages are lost: the
-                # earlier one is computed, and then this one.
-                while any(waiting.slot in slots for waiting in self.pending):
-                    self._compute(dict(key for key, *_ in entering))
-            self.states.fold([key for key, *_ in entering])
-            for key, *_ in entering:
+            slots = [self.in_flight[key] for key in keys]
+            # Once more where messages are lost: a worker's later contribution may come first, after
+            # which the earlier one is computed.
+            while any(waiting.slot in slots for waiting in self.pending):
+                self._compute(dict(keys))
+            self.states.fold(keys)
+            for key in keys:
                 heappush(self._free, self.in_flight.pop(key))
             # Versions since the read, and restarts: each restores an older model.
             staleness = [
                 fold - version + self.server.restarts - self.restarts.pop(key)
-                for key, version, _ in entering
+                for key, version in zip(keys, versions, strict=True)
             ]
-            workers = [worker for (worker, _), *_ in entering]
-            weights = [float(steps) for *_, steps in entering]
             self._fold(
                 Fold(
                     rows(self.contributions, slots),
                     staleness,
                     self.rates.fold_rate(rate, fold),
-                    workers,
-                    weights,
+                    workers=[worker for worker, _ in keys],
+                    weights=[float(number) for number in steps],
                 )
             )
             self._read(reads.pop((fold + 1, False), ()))
@@ -503,4 +500,5 @@ def _folds(segment: Timeline) -> Iterator[Entering]:
     )
     folded = sorted(row for row in every if row[0] >= 0)
     for fold, entering in groupby(folded, lambda row: row[0]):
-        yield fold, [((worker, step), read, steps) for _, worker, step, read, steps in entering]
+        _, workers, firsts, versions, steps = zip(*entering, strict=True)
+        yield fold, list(zip(workers, firsts, strict=True)), versions, steps

@@ -344,11 +344,8 @@ class Consecutive(OfStages[Order | Partition]):
 
     def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
         """The row numbers (``[W, B]``) of minibatches named by (worker, step)."""
-        places = [self._find(step) for _, step in keys]
-        rows = [
-            self._stage(stage).rows_of([(worker, step)])
-            for (worker, _), (stage, step) in zip(keys, places, strict=True)
-        ]
+        places = [(worker, *self._find(step)) for worker, step in keys]
+        rows = [self._stage(stage).rows_of([(worker, step)]) for worker, stage, step in places]
         return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
     def passes_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
