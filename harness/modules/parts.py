@@ -23,6 +23,7 @@ from harness.base.log import LOG
 from harness.base.seeds import stream, stream_key
 from harness.experiment.contract import name_keys
 from harness.experiment.digests import (
+    OWN,
     VARYING,
     digest_of_code,
     digest_of_part,
@@ -57,8 +58,8 @@ from harness.modules.trees import Call, Value, describe_structure, leaves, map_t
 from harness.networks.contract import Minibatch, upload
 from harness.tasks.order import Rows
 
-TRIED = 256
-"""About this many examples, evenly spaced, try the metrics before training."""
+FEW, TRIED = 32, 256
+"""About this many examples, evenly spaced, try our metrics or a user's before training."""
 
 METRIC = "metric: "
 """What precedes the name of a metric in messages."""
@@ -181,7 +182,10 @@ class ModuleParts(HasIdentity):
     def _inspect(self, minibatch: int, device: str) -> Inspection:
         module, floats = self.module(0), self.initial(0).dtype
         batch = self.train.spread(minibatch)[:minibatch].to(device, floats)
-        scored = self.train.spread(TRIED)[:TRIED].to(device, floats)
+        packages = {str(m.__module__).partition(".")[0] for m in self.metrics.values()}
+        # A user's metric may need examples of all classes; ours do not.
+        count = FEW if packages <= {*OWN} else TRIED
+        scored = self.train.spread(count)[:count].to(device, floats)
         with self.name_keys():
             inspection = inspect_module(_to_device(module, device), self.loss, batch.x, batch.y)
             call = Call.from_module(module, needs_labels=self.loss is own_loss)
