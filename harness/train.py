@@ -20,7 +20,6 @@ from harness import argument_types
 from harness.base.errors import EXIT_RUN_FAILED
 from harness.base.log import say
 from harness.cli import Parser, exit_code, run_process
-from harness.experiment.contract import resolve
 from harness.kernels import notice
 from harness.processes.group import GOES_ON, LISTENING, SECRET, allow_files
 
@@ -56,6 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     def execute() -> int:
         if arguments.device is not None:
+            from harness.experiment.run import resolve
+
             resolve(arguments.device)
         return _take_part(arguments) if arguments.processes is None else _start(arguments)
 

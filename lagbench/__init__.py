@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return import_module("harness.base.registry").version_of("lagbench")
+        globals()[name] = import_module("harness.base.registry").version_of("lagbench")
+        return globals()[name]
     if name.startswith("__") and name != "__all__":  # what Python and its tools look for
         raise AttributeError(f"module 'lagbench' has no attribute {name!r}")
     names = import_module("lagbench.names")

@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
 
     if options.corpus is not None:
         check_known(options.corpus, options.scale or "smoke")
-    from harness.experiment.contract import resolve
+    from harness.experiment.run import resolve
     from harness.store.files import writable_folder
     from reproductions.paper import NO_CORPUS, Subject, corpus_without_speech
     from reproductions.reproduce import reproduce

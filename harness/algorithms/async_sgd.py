@@ -52,10 +52,6 @@ class AsyncSgd(Algorithm):
     scaling: Scaling = "plain"
     k: float = 1.0
 
-    def start(self, model: Tensor) -> Server:
-        """A server that holds a copy of ``model [P]``."""
-        return Server(model.clone())
-
     def contribute(self, work: LocalWork) -> Tensor:
         """Write each worker's gradient, summed over its minibatches, to ``out``; losses ``[W]``.
 
@@ -158,10 +154,6 @@ class AveragedSgd(Algorithm):
 
 class PlainFolds(Algorithm):
     """Base of algorithms with a plain fold: one step along each contribution."""
-
-    def start(self, model: Tensor) -> Server:
-        """A server that holds a copy of ``model [P]``."""
-        return Server(model.clone())
 
     def fold(self, server: Server, fold: Fold) -> None:
         """``theta <- theta - rate c`` for each of ``contributions [W, P]``, however stale."""

@@ -81,7 +81,7 @@ class GradientAveraging(ServerSteps):
         """A server with a copy of ``model [P]``, and the optimizer's initial state."""
         if isinstance(self.descent, LocalOptimizer):
             return start_server_of(self.descent, model)
-        return Server(model.clone())
+        return super().start(model)
 
     def contribute(self, work: LocalWork) -> Tensor:
         """Write each worker's mean gradient, or direction, to ``out [W, P]``."""
@@ -273,10 +273,6 @@ class Easgd(Algorithm):
     alpha: float = setting(0.1, above=0.0, at_most=1.0)
     beta: float = setting(0.9, above=0.0, at_most=1.0)
     rounds: bool = False  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    def start(self, model: Tensor) -> Server:
-        """A server with a copy of ``model [P]`` as the centre."""
-        return Server(model.clone())
 
     def contribute(self, work: LocalWork) -> Tensor:
         """Take the elastic step and local steps; writes ``centre - x`` to ``out [W, P]``."""

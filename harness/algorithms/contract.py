@@ -200,10 +200,9 @@ class Algorithm(ABC):
         del network
         return self
 
-    @abstractmethod
     def start(self, model: Tensor) -> Server:
-        """The server's state before the first fold, from initial parameters ``[P]``."""
-        ...
+        """The server's state before the first fold, by default a copy of ``model [P]`` alone."""
+        return Server(model.clone())
 
     @abstractmethod
     def contribute(self, work: LocalWork) -> Tensor:

@@ -23,7 +23,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from harness.base.errors import RAISED, UserError, describe_raised, name_error
+from harness.base.errors import RAISED, UserError, describe_raised, meant, name_error
 from harness.base.settings import load_toml
 
 Kind = Literal["tasks", "algorithms", "protocols", "corpora", "papers", "plans", "clusters", "runs"]
@@ -172,6 +172,38 @@ def find_object(name: str, where: str, folder: Path) -> Any:
     except AttributeError as error:
         mistake = f"{name!r}: {module} has no {path!r}; allowed: {OBJECT}"
         raise UserError(f"{where}: {mistake}") from error
+
+
+# -- names of algorithms, known without torch ---------------------------------------------------
+
+
+SHORT_NAMES = ("async", "averaged", "sync", "averaging", "block-momentum", "diloco")
+"""Short names, in the order of `methods.NAMES`."""
+
+ALIASES = {
+    "asgd": "async",
+    "bmuf": "block-momentum",
+    "dcasgd": "DelayCompensated",
+    "ddp": "sync",
+    "downpour": "async",
+    "easgd": "Easgd",
+    "fedavg": "averaging",
+    "fedbuff": "FedBuff",
+    "hogwild": "async",
+    "localsgd": "averaging",
+}
+"""Names of the field, without hyphens and in small letters, and what they are called here."""
+
+
+def resolve_algorithm(called: str) -> str:
+    """What a name of the field is called here."""
+    plain = called.lower().replace("-", "").replace("_", "")
+    return ALIASES.get(plain) or meant(called, SHORT_NAMES) or called
+
+
+def names_algorithm(name: str) -> bool:
+    """Whether a name, with or without a number after a colon, is one of these."""
+    return resolve_algorithm(name.partition(":")[0]) in {*SHORT_NAMES, *ALIASES.values()}
 
 
 # -- files of clusters and runs, and versions ----------------------------------------------------

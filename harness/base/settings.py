@@ -25,7 +25,8 @@ import re
 import stat
 import tomllib
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -197,6 +198,21 @@ def read_value(text: str) -> object:
         return tomllib.loads(f"value = {text}")["value"]
     except ValueError:
         return text
+
+
+@contextmanager
+def name_keys(place: str) -> Generator[None]:
+    """Prefix an error that begins with a key by the place of the key, unless it has one.
+
+    Raises:
+        UserError: the error of the block, prefixed.
+    """
+    try:
+        yield
+    except UserError as error:
+        # What a key names may have been read from another place, and its error then says so.
+        file, message = place.partition(": ")[0], str(error)
+        raise UserError(message if message.startswith(file) else place + message) from error
 
 
 def build(

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args, get_type_hints
 
 from harness.base.errors import UserError
-from harness.base.registry import entries, import_modules
+from harness.base.registry import entries, import_modules, names_algorithm
 from harness.base.settings import build, meanings, read_value
 from harness.cli import Parser
-from harness.experiment.names import names_algorithm
 from harness.simulator import load_protocol, load_protocols
 
 if TYPE_CHECKING:

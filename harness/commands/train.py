@@ -102,7 +102,7 @@ def _configs(arguments: argparse.Namespace) -> dict[str, AnyExperiment]:
     """Every number of workers with every seed, by name of the run."""
     from dataclasses import replace
 
-    from harness.experiment.contract import resolve
+    from harness.experiment.run import resolve
     from harness.experiment.run_file import load_run
 
     path, seed, device = arguments.file, arguments.seed, resolve(arguments.device)

@@ -23,9 +23,14 @@ from harness.algorithms.catalogue import (
 )
 from harness.algorithms.descent import PLAIN, Descent
 from harness.base.errors import UserError, name_error
-from harness.base.registry import load_plugins
+from harness.base.registry import (
+    ALIASES,
+    SHORT_NAMES,
+    load_plugins,
+    names_algorithm,
+    resolve_algorithm,
+)
 from harness.base.settings import build, check_settings_class, dataclasses_below
-from harness.experiment.names import ALIASES, SHORT_NAMES, names_algorithm, resolve
 from harness.natural_gradient import NaturalGradient
 from harness.simulator import Averaging, ParameterServer
 from harness.simulator.protocols.contract import TimingProtocol
@@ -153,7 +158,7 @@ def protocol_of(name: str, *, needs_steps: bool = True) -> TimingProtocol:
 
 def _method_named(text: str, *, needs_steps: bool) -> Method:
     called, colon, number = text.partition(":")
-    name = resolve(called)
+    name = resolve_algorithm(called)
     algorithm = _find_algorithm(name)
     if not colon and name in ROUNDS_OF and needs_steps:
         mistake = f"{text!r} has no number of local steps between two rounds"

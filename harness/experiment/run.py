@@ -7,7 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 from harness.base import reads
+from harness.base.errors import UserError
 from harness.base.seeds import identity
+from harness.base.settings import check_device
 from harness.experiment.contract import EXECUTED, Configuration, Watch, ignore
 from harness.experiment.executors import SimulationExecutor
 from harness.experiment.experiment import AnyExperiment, Experiment
@@ -24,6 +26,26 @@ Execution = Mapping[str, object] | None
 
 MOST_FOLDS = 200_000
 """Folds that are simulated; a longer run is extrapolated at its rate after the start."""
+
+
+def resolve(choice: str, name: str = "--device") -> str:
+    """The device, ``"cpu"`` or ``"cuda"``, for ``--device auto|cpu|cuda``.
+
+    Args:
+        choice: the device.
+        name: option or argument, for the message.
+
+    Raises:
+        UserError: an unknown choice, or CUDA where PyTorch sees none.
+    """
+    check_device(choice, name)
+    import torch
+
+    available = torch.cuda.is_available()
+    if choice == "cuda" and not available:
+        reason = "cuda asked for, but PyTorch sees no CUDA device"
+        raise UserError(f"{name}: {reason}; allowed here: cpu")
+    return choice if choice != "auto" else ("cuda" if available else "cpu")
 
 
 def run(

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from harness.base.errors import UserError, name_error, rename
 from harness.base.registry import (
+    cluster_file,
     describe_choices,
     entries,
     find_bundled,
@@ -23,7 +24,7 @@ from harness.base.registry import (
     load_plugins,
 )
 from harness.base.seeds import identity
-from harness.base.settings import KIND, build, dataclasses_below, load_toml
+from harness.base.settings import KIND, build, dataclasses_below, load_toml, name_keys
 from harness.experiment.contract import (
     EXECUTED,
     IMPORT,
@@ -31,12 +32,11 @@ from harness.experiment.contract import (
     TASK,
     RunRequest,
     Table,
-    key_in_file,
-    name_keys,
 )
 from harness.experiment.digests import OWN
 from harness.experiment.experiment import AnyExperiment, Experiment, complete_protocol
 from harness.experiment.task import OwnLoop, Task, split_table
+from harness.simulator import Cluster, load_cluster
 from harness.simulator.simulation import load_protocol
 from harness.store import Run
 
@@ -53,18 +53,38 @@ def keys_of(kind: type[Task]) -> set[str]:
     return _names(Experiment, kind, *kind.tables).difference((TASK, *kind.follows))
 
 
+def key_in_file(key: str) -> str:
+    """The dotted name of a configuration's key in a run file."""
+    return key if key in SHARED else f"{TASK}.{key}"
+
+
+def _load_cluster(name: object, path: Path) -> Cluster:
+    """The cluster that a run file names; its path is relative to the file.
+
+    Raises:
+        UserError: no name or an unknown one, or a mistake in the cluster file.
+    """
+    if not isinstance(name, str):
+        state = "missing" if name is None else f"{name!r} is not a string"
+        raise UserError(f"{path}: cluster: {state}; needed: a string")
+    with name_keys(f"{path}: "):
+        file = cluster_file(name, path.parent)
+    return load_cluster(file)  # outside: its mistakes are of another file, and name it
+
+
 def _read(kind: type[Task], asked: RunRequest) -> AnyExperiment:
     """The experiment of a run file.
 
     Raises:
         UserError: a mistake in the file or in its data.
     """
-    request = replace(asked, table={**kind.usual, **asked.table})
+    table, place = {**kind.usual, **asked.table}, str(asked.path)
     of_task = keys_of(kind) - SHARED
-    settings = {key: value for key, value in request.table.items() if key in of_task}
-    task, table = kind.read(request, settings)
-    place = str(request.path)
-    table = complete_protocol(table, kind, place) | {TASK: task, "device": request.device}
+    own = {key: table.pop(key) for key in of_task & table.keys()}
+    table["cluster"] = _load_cluster(table.get("cluster"), asked.path)
+    task, derived = kind.read(replace(asked, table=table), own)
+    table |= {**derived, TASK: task, "device": asked.device}
+    table = complete_protocol(table, kind, place)
     return cast(Any, build(Experiment, table, place, named=key_in_file))
 
 

@@ -227,7 +227,7 @@ class Task(ABC):
 
     @classmethod
     def read(cls, asked: RunRequest, own: Table) -> tuple[Self, Table]:
-        """The task of a run file, and the file's other keys.
+        """The task of a run file, and what it sets of the file's keys at the top.
 
         Args:
             asked: the run file.
@@ -236,8 +236,7 @@ class Task(ABC):
         Raises:
             UserError: a mistake in the file or in its data.
         """
-        table: Table = {key: value for key, value in asked.table.items() if key not in own}
-        return build(cls, own, str(asked.path), TASK), table | {"cluster": asked.cluster()}
+        return build(cls, own, str(asked.path), TASK), {}
 
     @classmethod
     def restore(cls, run: Run, own: Table, where: str, named: Any) -> Self:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.base.seeds import stream, stream_key
-from harness.experiment.contract import name_keys
+from harness.base.settings import name_keys
 from harness.experiment.digests import (
     OWN,
     VARYING,

@@ -20,7 +20,7 @@ from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.base.registry import OBJECT, find_object
 from harness.base.seeds import stream_key
-from harness.base.settings import build
+from harness.base.settings import build, name_keys
 from harness.experiment.contract import (
     TASK,
     EvaluationResult,
@@ -28,7 +28,6 @@ from harness.experiment.contract import (
     Table,
     Watch,
     ignore,
-    name_keys,
 )
 from harness.experiment.experiment import AnyExperiment, Experiment, plain
 from harness.experiment.task import Judged, Problem, Task
@@ -95,24 +94,22 @@ class Module(GradientRules, Task):
     def read(cls, asked: RunRequest, own: Table) -> tuple[Self, Table]:
         """See `Task`; names of module, loss and data stand for objects in modules of the user."""
         further = {name: own.pop(name) for name in FURTHER if name in own}
-        dropped = {*own, *further}
-        table: Table = {k: value for k, value in asked.table.items() if k not in dropped}
         settings = build(ModuleTable, own, str(asked.path), TASK)
         with name_keys(asked.task):
             objects = find_objects(settings, asked.task, asked.path.parent)
             parts = problem_of(objects, settings.model, asked.task)
-        machine = asked.cluster()
+        machine = asked.table["cluster"]
         parts.inspect(settings.minibatch, asked.device)  # finds mistakes in its parts
         with name_keys(asked.task):
             check_charge(objects, machine)
             cluster, work = charge(objects, parts, machine)
         cut = {"minibatch": settings.minibatch, "timed_minibatch": settings.minibatch}
         # as `lagbench.train` does, so that identities are equal
-        table |= {"cluster": cluster, "stages": [cut]}
+        derived = {"cluster": cluster, "stages": [cut]}
         task = build(cls, {"problem": parts, "work": work, **further}, str(asked.path), TASK)
         for line in remarks(parts, settings, asked.device, task.accumulate):
             LOG.info(line)
-        return task, table
+        return task, derived
 
     @classmethod
     def restore(cls, run: Run, own: Table, where: str, named: AnyExperiment | None) -> Self:

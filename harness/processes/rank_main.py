@@ -18,9 +18,9 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.base.log import say
 from harness.base.seeds import identity
-from harness.experiment.contract import Say, resolve
+from harness.experiment.contract import Say
 from harness.experiment.experiment import AnyExperiment
-from harness.experiment.run import identity_config
+from harness.experiment.run import identity_config, resolve
 from harness.experiment.run import run as execute
 from harness.experiment.run_file import load_folds
 from harness.experiment.task import Problem

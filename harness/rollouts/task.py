@@ -12,8 +12,8 @@ from harness.algorithms.schedules import Constant
 from harness.algorithms.stale import ServerDescent
 from harness.base.errors import UserError, name_error
 from harness.base.registry import find_object
-from harness.base.settings import build, setting
-from harness.experiment.contract import TASK, RunRequest, Table, Watch, ignore, name_keys
+from harness.base.settings import build, name_keys, setting
+from harness.experiment.contract import TASK, RunRequest, Table, Watch, ignore
 from harness.experiment.experiment import AnyExperiment, Experiment
 from harness.experiment.task import Judged, Opened, OwnLoop
 from harness.rollouts.losses import Decoupled, Loss
@@ -102,14 +102,13 @@ class Policy(OwnLoop):
     @classmethod
     def read(cls, asked: RunRequest, own: Table) -> tuple[Self, Table]:
         """See `Task`."""
-        table: Table = {key: value for key, value in asked.table.items() if key not in own}
         # Taken out here, since no field of the task has their names.
         own_names = {entry.name for entry in fields(OwnTable)} & own.keys()
         own_keys = {name: own.pop(name) for name in own_names}
         if own_keys or any(isinstance(own.get(name), str) for name in ("policy", "problems")):
             with name_keys(asked.task):
                 own |= _find_own(asked, own_keys, own)
-        return build(cls, own, str(asked.path), TASK), {**table, "cluster": asked.cluster()}
+        return build(cls, own, str(asked.path), TASK), {}
 
     @classmethod
     def restore(cls, run: Run, own: Table, where: str, named: AnyExperiment | None) -> Self:

@@ -23,7 +23,7 @@ from harness.experiment.contract import (
 )
 from harness.experiment.experiment import AnyExperiment, Experiment
 from harness.experiment.run import run
-from harness.experiment.task import Judged, Opened, OwnLoop, split_table
+from harness.experiment.task import Judged, Opened, OwnLoop
 from harness.networks.feedforward import denormals_flushed
 from harness.simulator import Workload
 from harness.simulator.protocols.contract import TimingProtocol
@@ -119,11 +119,13 @@ class Sequences(OwnLoop):
             lack = "start: missing; needed: a table with the run it starts from"
             raise UserError(asked.task + lack)
         part = dict(cast(Mapping[str, Any], start))
-        asked.refuse([f"{TASK}.start.{name}" for name in (*FOLLOWS, *SHARED) if name in part])
-        table = read_corpus(asked, part.get("hidden"))
-        table["start"] = part | {name: table[name] for name in (*SHARED, "fingerprint", "device")}
-        settings, rest = split_table(cls, table)
-        return build(cls, settings, str(asked.path), TASK), rest
+        for name in (*FOLLOWS, *SHARED):
+            if name in part:
+                raise UserError(f"{asked.task}start.{name}: not allowed; it follows from the rest")
+        settings = read_corpus(asked, own, part.get("hidden"))
+        shared = {**asked.table, **settings, "device": asked.device}
+        start = part | {name: shared[name] for name in (*SHARED, "fingerprint", "device")}
+        return build(cls, {**settings, "start": start}, str(asked.path), TASK), {}
 
     def check(self, experiment: AnyExperiment) -> None:
         """See `Task`."""

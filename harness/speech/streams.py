@@ -25,7 +25,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from harness.acoustics.mmi import Outer
 from harness.algorithms.saved import Saved
-from harness.experiment.contract import WITHOUT_LIMIT
 from harness.experiment.executors import OnSimulation
 from harness.experiment.experiment import AnyExperiment
 from harness.networks.contract import Minibatch
@@ -34,6 +33,9 @@ from harness.simulator import Contributions, Decodes, Timeline
 from harness.speech.protocol import CountQueries
 from harness.speech.sequence import Setup, Step, orders_of, simulation_of
 from harness.tasks.order import Key
+
+WITHOUT_LIMIT = 10**9
+"""Folds of a simulation that ends by itself."""
 
 
 @dataclass

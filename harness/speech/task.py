@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -42,7 +42,7 @@ from harness.experiment.contract import (
 )
 from harness.experiment.experiment import Experiment, plain
 from harness.experiment.run import run
-from harness.experiment.task import Judged, Pieces, Problem, Task, split_table
+from harness.experiment.task import Judged, Pieces, Problem, Task
 from harness.networks.feedforward import (
     Activation,
     Dnn,
@@ -62,8 +62,15 @@ from harness.store.files import load_arrays, read_bytes
 from harness.store.schema import MODEL, TARGETS
 from harness.tasks.order import Examples, Order, Shuffling
 
-CORPUS = {"scale": "smoke", "corpus_seed": 0}
-"""Defaults of the keys that a run file on a corpus may omit."""
+
+@dataclass(frozen=True)
+class CorpusKeys:
+    """Keys of ``[task]`` that name a corpus: see `Frames`."""
+
+    corpus: str
+    scale: str = "smoke"
+    corpus_seed: int = setting(0, at_least=0)
+
 
 FOLLOWS = ("fingerprint", "device")
 """Fields that are derived from the rest of a run file."""
@@ -115,8 +122,8 @@ class Frames(Task):
     @classmethod
     def read(cls, asked: RunRequest, own: Table) -> tuple[Self, Table]:
         """See `Task`."""
-        settings, table = split_table(cls, read_corpus(asked, own.get("hidden")))
-        return build(cls, settings, str(asked.path), TASK), table
+        settings = read_corpus(asked, own, own.get("hidden"))
+        return build(cls, settings, str(asked.path), TASK), {}
 
     def open(
         self, experiment: Experiment[Frames], store: Store | None = None, watch: Watch = ignore
@@ -472,28 +479,24 @@ def target_change_rate(corpus: Corpus, targets: np.ndarray, split: str) -> float
     return float((targets[rows] != corpus.targets[rows]).mean())
 
 
-def read_corpus(asked: RunRequest, hidden: object) -> Table:
-    """The table of a run file, with keys that follow from its corpus, which is loaded.
+def read_corpus(asked: RunRequest, own: Table, hidden: object) -> Table:
+    """The keys of ``[task]``, with those that follow from its corpus, which is loaded.
 
     Args:
         asked: the run file.
+        own: the keys of ``[task]``.
         hidden: units of the network's hidden layers, as in the file.
 
     Raises:
-        UserError: a mistake in the file, its cluster file or its corpus.
+        UserError: a mistake in the file or its corpus.
     """
-    asked = replace(asked, table={**CORPUS, **asked.table})
-    corpus = load_corpus(
-        asked.word("corpus"),
-        scale=asked.word("scale"),
-        seed=asked.whole("corpus_seed"),
-        progress=asked.say,
-    )
-    table = {**asked.table, "cluster": asked.cluster()}
+    names = {entry.name for entry in fields(CorpusKeys)} & own.keys()
+    keys = build(CorpusKeys, {name: own[name] for name in names}, str(asked.path), TASK)
+    corpus = load_corpus(keys.corpus, scale=keys.scale, seed=keys.corpus_seed, progress=asked.say)
     # A list with other elements is rejected with the rest of the table.
     sizes = corpus.layers(cast(list[int], hidden) if isinstance(hidden, list) else ())
-    table.setdefault("timed_layers", list(sizes))
-    return {**table, "fingerprint": corpus.fingerprint, "device": asked.device}
+    fingerprint = {"fingerprint": corpus.fingerprint}
+    return {"timed_layers": list(sizes), **own, **vars(keys), **fingerprint}
 
 
 def train_or_load_start(config: Experiment[Frames], store: Store, watch: Watch) -> Tensor:

@@ -12,7 +12,7 @@ from torch.nn import functional
 import lagbench
 from harness.algorithms.catalogue import AsyncSgd
 from harness.cli import main
-from harness.experiment.contract import resolve
+from harness.experiment.run import resolve
 from tests.modules import points
 
 X, LABELS = points(40)

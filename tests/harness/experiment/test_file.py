@@ -103,7 +103,7 @@ def test_local_steps_are_by_any_optimizer_and_natural_gradient_where_none_is_nam
         ("hidden = [8]", "hidden = 8", "task.hidden: 8 is not allowed"),
         ("minibatch = 16", "minibatch = 1.5", "stages[0].minibatch: 1.5 is not allowed"),
         ('"parametric"', '"paramtric"', "(did you mean 'parametric'?)"),
-        ('"parametric"', "3", "task.corpus: 3 is not a string"),
+        ('"parametric"', "3", "task.corpus: 3 is not allowed; allowed: a string"),
         ("k20m-server.toml", "k21m.toml", "k21m.toml: cannot read the file"),
     ],
 )

@@ -53,7 +53,7 @@ def test_the_two_kinds_of_run_files_are_told_apart(tmp_path: Path) -> None:
     [
         ("workers = 2", 'device = "cpu"', "device: not allowed; it follows from the rest"),
         ("workers = 1", 'scale = "smoke"', "task.start.scale: not allowed; it follows"),
-        ('scale = "smoke"', "scale = 3", "scale: 3 is not a string; needed: a string"),
+        ('scale = "smoke"', "scale = 3", "task.scale: 3 is not allowed; allowed: a string"),
         ("slots = 16", "slts = 16", "key in protocol: unknown 'slts' (did you mean 'slots'?)"),
         ("slots = 16", "slots = 0", "protocol.slots: 0 is not allowed; allowed: a whole number"),
         (
@@ -75,6 +75,9 @@ def test_mistakes_are_one_line(tmp_path: Path, old: str, new: str, line: str) ->
 
 def test_a_file_without_a_start_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
-    path.write_text('task = { is = "sequence", corpus = "parametric" }\n', encoding="utf-8")
+    path.write_text(
+        'cluster = "k20m-server"\ntask = { is = "sequence", corpus = "parametric" }\n',
+        encoding="utf-8",
+    )
     with pytest.raises(UserError, match=r"task\.start: missing"):
         load_run(path)
