@@ -40,7 +40,7 @@ def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
     @wraps(function)
     def call(*positional: Given.args, **keywords: Given.kwargs) -> Found:
         given: dict[str, Any] = dict(keywords)
-        if is_closed:
+        if is_closed and not given.keys() <= signed.parameters.keys():
             given = rename(function.__name__, keywords, signed.parameters)
         if "seed" in keywords.keys() - given.keys():  # that one, where seeds=3 are three
             given["seeds"] = [keywords["seed"]]

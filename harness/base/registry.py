@@ -198,6 +198,8 @@ ALIASES = {
 def resolve_algorithm(called: str) -> str:
     """What a name of the field is called here."""
     plain = called.lower().replace("-", "").replace("_", "")
+    if called in SHORT_NAMES:
+        return called
     return ALIASES.get(plain) or meant(called, SHORT_NAMES) or called
 
 

@@ -239,7 +239,8 @@ def build(
     if KIND in values and values.pop(KIND) not in _names_of(spec):
         raise UserError(f"{where}: {_join(key, KIND)}: not allowed; allowed: {spec.__name__}")
     allowed = {entry.name: entry for entry in fields(cast(Any, spec)) if entry.init}
-    values = rename(f"{where}: {'key in ' + key if key else 'key'}", values, allowed)
+    if not values.keys() <= allowed.keys():
+        values = rename(f"{where}: {'key in ' + key if key else 'key'}", values, allowed)
     hints = _hints_of(spec)
     built = {
         name: _value(entry, values, hints[name], where, _join(key, named(name)))

@@ -284,7 +284,9 @@ def _merge(path: Path, kind: type[Task], top: Table, task: Table) -> Table:
             raise UserError(f"{path}: {name}: not allowed; it follows from the rest")
         if name in top and name in task:
             raise UserError(f"{path}: {name}: above [{TASK}] and in it; allowed: once")
-    table: Table = rename(f"{path}: key", {**top, **task}, {*keys_of(kind), IMPORT, RATE})
+    table, allowed = {**top, **task}, {*keys_of(kind), IMPORT, RATE}
+    if not table.keys() <= allowed:
+        table = rename(f"{path}: key", table, allowed)
     if isinstance(called := table.get("algorithm"), str):
         from harness.experiment.methods import method_of  # all algorithms, for such a name only
 

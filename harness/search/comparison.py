@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from harness.algorithms.averaging import GradientAveraging
 from harness.algorithms.catalogue import Algorithm
@@ -18,7 +18,7 @@ from harness.experiment.methods import Method
 from harness.judge.comparison import Impossible, describe_impossible
 from harness.judge.direction import final_error
 from harness.search.rates import MOST_TRAININGS, TUNING_SEEDS, RateChoice, search_among, search_rate
-from harness.search.search import Steps, drive, follow, translate
+from harness.search.search import Steps, follow, translate
 from harness.store import Cell, Run
 
 Configure = Callable[[Method, int, float, int], AnyExperiment]
@@ -133,13 +133,14 @@ class Grid:
         searches: dict[Any, Steps[Try, Run, Any]] = {}
         for method in self.methods:
             searches[method.label] = self._find_rates(method, searches)
-
-        def answer(tries: list[tuple[Any, Try]]) -> list[Run]:
-            runs = runner.run(dict(attempt for _, attempt in tries), tally=tally)
-            return [runs[name] for _, (name, _) in tries]
-
-        results = drive(follow(searches), answer)
-        return [results[method.label, count] for method, count in self.pairs]
+        search, outcomes = follow(searches), cast("list[Run]", None)  # of a search that begins
+        try:
+            while True:
+                tries = search.send(outcomes)
+                runs = runner.run(dict(attempt for _, attempt in tries), tally=tally)
+                outcomes = [runs[name] for _, (name, _) in tries]
+        except StopIteration as end:
+            return [end.value[method.label, count] for method, count in self.pairs]
 
     def _describe_cost(self) -> str:
         """The number of trainings, before the first one."""
