@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from harness.judge.results import Exhibit, Row
 from reports import numbers
 
-PAGE = 56
-"""Characters across a column of a page, in the table's type."""
+COLUMN, PAGE = 56, 118
+"""Characters across a column of a page and across all of it, in the table's type."""
 GAP = 3  # characters between two columns
 HEADER = ("label", "column", "paper", "measured", "ci95_low", "ci95_high", "runs")
 NO_SPREAD = "These figures are the same for every seed."
@@ -32,6 +33,7 @@ class Grid:
         printed: for each column, whether the paper prints any of its figures.
         ours: for each column, what our figures are: measured, simulated, or both.
         remark: sentence about all figures, in place of the same words in every cell.
+        wide: whether it is too wide for a column of a page.
     """
 
     columns: list[str]
@@ -39,6 +41,7 @@ class Grid:
     printed: list[bool]
     ours: list[str]
     remark: str = ""
+    wide: bool = False
 
     def width(self, *, wrapped: bool = False) -> int:
         """Characters it takes across; ``wrapped``: labels on two lines, heads a word a line."""
@@ -60,9 +63,10 @@ class Grid:
 def grid(
     rows: Collection[Row], marked: Collection[str] = (), simulated: Collection[str] = ()
 ) -> Grid:
-    """Lay out rows as label by column, or otherwise if the page is too narrow.
+    """Lay out rows as label by column, or otherwise if a page's column is too narrow.
 
-    Tried in order: transposed; either with labels and heads of several lines; a list.
+    Tried in order: transposed; either with labels and heads of several lines; all of these across
+    the page; a list.
 
     Args:
         rows: the exhibit's rows.
@@ -83,7 +87,10 @@ def grid(
     listed = {(f"{label} · {column}", ""): cell for (label, column), cell in cells.items()}
     grids = [_build_grid(form, remark) for form in (cells, turned)]
     fitting = [
-        form for wrapped in (False, True) for form in grids if form.width(wrapped=wrapped) <= PAGE
+        replace(form, wide=space > COLUMN)
+        for space, wrapped in product((COLUMN, PAGE), (False, True))
+        for form in grids
+        if form.width(wrapped=wrapped) <= space
     ]
     return [*fitting, _build_grid(listed, remark)][0]
 

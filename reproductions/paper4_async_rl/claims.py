@@ -13,6 +13,7 @@ from pathlib import Path
 from harness.judge.builders import Runs
 from harness.judge.claims import Rule, rule_at_least, rule_at_most, rule_below, rule_between
 from harness.judge.conditions import read_conditions
+from harness.judge.interval import Interval
 from harness.judge.parts import Precondition, Quantity
 from harness.judge.statistics import mean_ci
 from reproductions.makers import Claims, Judged
@@ -22,9 +23,11 @@ from reproductions.paper4_async_rl.experiments import (
     COLLAPSE,
     ETAS,
     PLANS,
+    PRESETS,
     PUBLICATIONS,
     REPORTED,
     cell,
+    count_parameters,
     format_eta,
     hours,
     publication_name,
@@ -96,7 +99,10 @@ BROKEN, SLIGHT, BEYOND = (4.0, 8.0, 16.0, math.inf), (1.0, 2.0), math.inf
 )  # fmt: skip
 def naive_breaks(subject: Subject, runs: Runs) -> Judged:
     """Naive PPO loses at least three tenths of its gain at an allowance of four and more."""
-    return _losses(runs, "naive", BROKEN, rule_at_least(0.30))
+    yield from _losses(runs, "naive", BROKEN, rule_at_least(0.30))
+    preset = PRESETS[subject.scale]
+    yield CONDITIONS.measure("as-long", Interval.exact(preset.updates))
+    yield CONDITIONS.measure("as-large", Interval.exact(count_parameters(preset.policy)))
 
 
 @CLAIMS.declare(
@@ -172,8 +178,9 @@ def twice(subject: Subject, runs: Runs) -> Judged:
     "p4.interrupt", tuple(map(publication_name, PUBLICATIONS)),
     "Interruptible generation raises throughput by 12 and 17%", REPORTED["interruptible"]["where"],
     "tokens a second, exchanges within rollouts over others; 1.05 to 1.25",
-    "The page does not say how generators without interruption wait: until all are idle "
-    "(drain), or not at all, with new weights for new rollouts (between).",
+    undetermined="The page does not say how generators without interruption wait: until all are "
+    "idle (drain), or not at all, with new weights for new rollouts (between). That each waits for "
+    "itself is not simulated.",
 )  # fmt: skip
 def interrupt(subject: Subject, runs: Runs) -> Judged:
     """Exchanging weights within rollouts raises the tokens a second by 5 to 25%."""

@@ -51,7 +51,10 @@ TRAINED = tuple(
     dict.fromkeys(cell(loss, eta, own) for own in (False, True) for loss in LOSSES for eta in ETAS)
 )
 DRAWN_ETAS = (1.0, 4.0, 16.0)
-AXIS = {"x_scale": "log", "x_ticks": [eta + 1.0 for eta in PLACES.values()]}
+AXIS = {
+    "x_scale": "log",  # of one more than the allowance, since that may be zero
+    "x_ticks": {format_eta(eta).replace("inf", "∞"): place + 1.0 for eta, place in PLACES.items()},
+}
 
 
 def _hashes(runs: Runs, loss: str, eta: float, searched: bool) -> tuple[str, ...]:
@@ -66,7 +69,7 @@ def _tell_rates() -> str:
     return "; ".join(texts)
 
 
-ALLOWANCE = "η + 1; 34 without an allowance"
+ALLOWANCE = "allowance η"
 EXHIBITS = Exhibits()
 
 

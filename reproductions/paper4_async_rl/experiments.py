@@ -83,7 +83,7 @@ class Preset:
 SMALL = SmallTransformer(32, 2, 4)
 PRESETS = {
     "smoke": Preset(2, SMALL, 12, (8, 8), 200, 30, 9, (2, 8)),
-    "laptop": Preset(5, SMALL, 120, (16, 16), 1000, 40, 41, (20, 150)),
+    "laptop": Preset(9, SMALL, 120, (16, 16), 1000, 40, 41, (20, 150)),
     "overnight": Preset(8, SMALL, 600, (16, 16), 2000, 200, 201, (160, 300)),
 }
 
@@ -219,10 +219,15 @@ def _timing(subject: Subject, seed: int, eta: float, publish: str) -> TimingConf
     return TimingConfig(cluster, 12, (1, 1), 1, folds, seed, protocol)
 
 
+def count_parameters(policy: SmallTransformer) -> int:
+    """Parameters of a policy over the tokens of additions."""
+    return sum(p.numel() for p in policy.make(19, 21, 0).parameters())
+
+
 def differences(subject: Subject) -> Differences:
     """Differences from the paper, as rows of ``what``, ``paper`` and ``here``."""
     preset = PRESETS[subject.scale]
-    count = sum(p.numel() for p in preset.policy.make(19, 21, 0).parameters())
+    count = count_parameters(preset.policy)
     batch = preset.batch[0] * preset.batch[1]
     return [
         ("policy", "1.5 B and 7 B parameters", f"a transformer of {count:,} parameters"),
