@@ -9,7 +9,6 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.base.seeds import SHORT
-from harness.judge.claims import VERDICTS
 from harness.judge.parts import LOOKS
 from harness.judge.results import Exhibit, Results
 from reports import extrapolation, figures, provenance, reference_terms, tables, written
@@ -68,7 +67,6 @@ def document(
     joined = figures.join_tables(results.exhibits)
     shown = [*results.exhibits] if joined is None else [joined, *results.exhibits]
     exhibits = [_exhibit(each, bad, words, joined is not None) for each in shown]
-    counts = Counter(claim.verdict for claim in verdicts.claims if not claim.cannot_fail)
     differences = results.provenance.get("differences", [])
     claims = [
         row_of_claim(claim, words, (reasons or {}).get(claim.id, ""), bad)
@@ -86,7 +84,6 @@ def document(
         "lead": find_lead(results.exhibits, figure),
         "facts": _what_was_run(results, len(cited_runs(results))),
         "cautions": list(filter(None, (words.caution(scale), _tell_failures(results, runs)))),
-        "tally": [(verdict, counts[verdict]) for verdict in VERDICTS if counts[verdict]],
         "meanings": [(word, meaning.format(words.the)) for word, meaning in MEANINGS],
         "reads": words.reads,
         "correction": _describe_correction(verdicts),

@@ -55,7 +55,7 @@ def curves(axes: Axes, exhibit: Exhibit) -> None:
     """One line a label over the columns as x, with its interval as a band or as whiskers.
 
     ``draw`` may hold ``x_scale`` and ``y_scale`` (``"log"``), and ``x_ticks`` and ``y_ticks`` (the
-    values to mark, or by label).
+    values to mark), and ``x_labels`` and ``y_labels`` (of the marks, if not their values).
     """
     for index, (label, rows) in enumerate(group_by_label(exhibit.rows).items()):
         _curve(axes, exhibit, index, label, rows)
@@ -108,8 +108,8 @@ def _scales(axes: Axes, exhibit: Exhibit) -> None:
         if exhibit.draw.get(f"{name}_scale") == "log":
             style.set_log_scale(axis)
         if ticks := exhibit.draw.get(f"{name}_ticks"):
-            named = ticks if isinstance(ticks, dict) else {style.format_tick(x): x for x in ticks}
-            axis.set_ticks(list(named.values()), list(named))
+            labels = exhibit.draw.get(f"{name}_labels")
+            axis.set_ticks(ticks, labels or [style.format_tick(tick) for tick in ticks])
             axis.set_ticks([], minor=True)
 
 

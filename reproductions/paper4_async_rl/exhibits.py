@@ -24,11 +24,9 @@ from reproductions.paper4_async_rl.experiments import (
     PUBLICATIONS,
     RATES,
     REPORTED,
-    RULES,
     cell,
     format_eta,
     hours,
-    pacing_name,
     publication_name,
     timing_name,
 )
@@ -53,7 +51,8 @@ TRAINED = tuple(
 DRAWN_ETAS = (1.0, 4.0, 16.0)
 AXIS = {
     "x_scale": "log",  # of one more than the allowance, since that may be zero
-    "x_ticks": {format_eta(eta).replace("inf", "∞"): place + 1.0 for eta, place in PLACES.items()},
+    "x_ticks": [place + 1.0 for place in PLACES.values()],
+    "x_labels": [format_eta(eta).replace("inf", "∞") for eta in PLACES],
 }
 
 
@@ -169,40 +168,6 @@ def publications(subject: Subject, runs: Runs) -> Content:
             hashes(runs[in_flight], runs[setting]),
         )
         yield Row.from_interval(label, "tokens a second", paper, ratio, behind)
-
-
-PACED = {
-    "thrown away (%)": ("thrown_away", 100.0),
-    "thrown away, one digit (%)": ("thrown_away/1", 100.0),
-    "thrown away, two digits (%)": ("thrown_away/2", 100.0),
-    "tokens a second": ("tokens_per_s", 1.0),
-    "staleness of a token": ("staleness_tokens", 1.0),
-    "largest staleness of a rollout": ("staleness_most", 1.0),
-    "tokens of a trained rollout": ("trained_tokens", 1.0),
-    "tokens of one thrown away": ("thrown_tokens", 1.0),
-    "reward of a trained rollout (%)": ("trained_reward", 100.0),
-    "reward of one thrown away (%)": ("thrown_reward", 100.0),
-    "score (%)": ("score", 100.0),
-    "score, one digit (%)": ("score/1", 100.0),
-    "score, two digits (%)": ("score/2", 100.0),
-}
-"""Rows of the comparison of two rules: key of a run's summary, and unit."""
-
-
-@EXHIBITS.table(
-    "p4.pacing", "Holding rollouts back or throwing them away, at η = 4",
-    tuple(map(pacing_name, RULES)),
-    note="Environments take heavy-tailed seconds. Admission throws nothing away, and a "
-    "straggler may be much older than η; discard throws a whole group away once one token is.",
-)  # fmt: skip
-def pacing(subject: Subject, runs: Runs) -> Content:
-    """Rollouts held back against rollouts thrown away, at the same allowance."""
-    for label, (key, unit) in PACED.items():
-        for rule in RULES:
-            if rule != RULES[0] or "thrown away" not in label or key == "thrown_away":
-                group = runs[pacing_name(rule)]
-                mean = unit * mean_ci(values(group, key))
-                yield Row.from_interval(label, rule, None, mean, hashes(group))
 
 
 Share = tuple[float, float]

@@ -48,8 +48,6 @@ UNLIMITED = 1e9
 LOSSES: dict[str, Loss] = {"naive": Naive(), "decoupled": Decoupled()}
 PLANS = {"1.5 B, 16 nodes": "hours-1.5b.toml", "7 B, 24 nodes": "hours-7b.toml"}
 PUBLICATIONS = ("drain", "between", "in-flight")
-RULES = ("admission", "discard")
-"""Rules of the buffer that are compared where environments take heavy-tailed seconds."""
 # Laws of staleness and rate.
 BIAS = BiasGrid((7e-5, 1.4e-4), (2, 4, 8))
 COLLAPSE = CollapseGrid((2, 8, 24), (1.5e-3, 3e-3), (6e-3, 1.2e-2, 2.4e-2))
@@ -114,11 +112,6 @@ def hours(plan: str) -> str:
     return f"hours, {plan}"
 
 
-def pacing_name(rule: str) -> str:
-    """The setting of a training with environments of heavy-tailed seconds."""
-    return f"environments, {rule}"
-
-
 def rate_of(loss: str, eta: float, searched: bool) -> float:
     """The learning rate of a cell."""
     name = "naive" if eta == 0.0 else loss
@@ -135,17 +128,6 @@ def experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
                 runs[cell(loss, eta, searched)] = training(subject, seed, loss, eta, rate)
     runs |= {timing_name(eta): _timing(subject, seed, eta, "in-flight") for eta in ETAS}
     runs |= {publication_name(name): _timing(subject, seed, 4.0, name) for name in PUBLICATIONS}
-    plain = training(subject, seed, "naive", 4.0, KEPT)
-    for rule in RULES:
-        slow = replace(
-            rollouts_of(plain),
-            rule=rule,
-            environment_s=30.0,
-            environment_cv=3.0,
-            train_s=60.0,
-            room=12,
-        )
-        runs[pacing_name(rule)] = plain.vary(protocol=slow)
     runs |= dict(_law_trainings(subject, seed))
     draws = PRESETS[subject.scale].draws
     # one set of draws for all seeds: the draws are what scatters
