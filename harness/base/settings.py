@@ -32,7 +32,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from harness.base.errors import UserError, name_error, rename
+from harness.base.errors import UserError, name_error
 
 _Table = Mapping[str, object]
 
@@ -239,8 +239,9 @@ def build(
     if KIND in values and values.pop(KIND) not in _names_of(spec):
         raise UserError(f"{where}: {_join(key, KIND)}: not allowed; allowed: {spec.__name__}")
     allowed = {entry.name: entry for entry in fields(cast(Any, spec)) if entry.init}
-    if not values.keys() <= allowed.keys():
-        values = rename(f"{where}: {'key in ' + key if key else 'key'}", values, allowed)
+    for name in values:
+        if name not in allowed:
+            raise name_error(f"{where}: {'key in ' + key if key else 'key'}", str(name), allowed)
     hints = _hints_of(spec)
     built = {
         name: _value(entry, values, hints[name], where, _join(key, named(name)))
