@@ -26,8 +26,7 @@ Example:
 """
 
 from harness.store.read import Cell, Run, folder_of_run, is_run, verify_run
-from harness.store.store import DEFAULT_STORE, AlreadyFinished, Store
-from harness.store.write import RunWriter
+from harness.store.store import DEFAULT_STORE, AlreadyFinished, RunWriter, Store
 
 __all__ = [
     "DEFAULT_STORE",

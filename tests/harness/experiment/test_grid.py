@@ -18,7 +18,7 @@ from harness.experiment.contract import Configuration
 from harness.experiment.grid import Runner, longest_first, split_into_jobs
 from harness.experiment.pools import ProcessExecutor, Submission, check
 from harness.store import Store
-from harness.store.claim import NAME
+from harness.store.store import CLAIM
 from tests.harness.experiment import counting
 from tests.harness.experiment.counting import STEPS, Counting, begun_at
 from tests.processes import Started
@@ -147,7 +147,7 @@ def test_a_single_run_starts_no_process(tmp_path, folder, monkeypatch):
 
 def test_a_run_that_another_process_executes_comes_after_the_others(tmp_path, folder):
     store, configs = Store(tmp_path / "runs"), [Counting(seed, folder) for seed in range(3)]
-    claim = store.path / configs[0].hash / NAME
+    claim = store.path / configs[0].hash / CLAIM
     claim.parent.mkdir(parents=True)
     claim.write_text("node12-77 0123")
     late = threading.Timer(0.5, claim.unlink)

@@ -13,7 +13,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from harness.store.claim import NAME as CLAIM
+from harness.store.store import CLAIM
 
 Entry = tuple[int, bytes | None]
 """What a name stands for: an inode, and its content; None for a folder."""

@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,16 +32,15 @@ from harness.base.errors import UserError
 from harness.base.seeds import identity
 from harness.experiment import loop
 from harness.store import AlreadyFinished, RunWriter, Store, schema
-from harness.store import claim as claims
 from harness.store import store as rooms
-from harness.store.claim import NAME, STALE_S, Claim
 from harness.store.read import read_run, verify_run
+from harness.store.store import CLAIM, STALE_S, Claim
 
 CONFIG = {"seed": 0}
 HASH = identity(CONFIG)
 STEPS = 3
 RESULTS = ("config.json", "run.json", "metrics.parquet", schema.MODEL)
-DAMAGED = (*RESULTS, "checkpoint/checkpoint.safetensors", "provenance.json", NAME)
+DAMAGED = (*RESULTS, "checkpoint/checkpoint.safetensors", "provenance.json", CLAIM)
 CLOCKS_APART_S = (0.0, 4e9, -3e7)
 """How far each host's clock is from the first one's."""
 CHANGES = ("replace", "fsync", "mkdir", "unlink", "rmdir")
@@ -108,10 +108,11 @@ class Histories(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(rooms, "Claim", self._claim)
         now_s = lambda: self.now_s + CLOCKS_APART_S[self.acting.host]  # noqa: E731
-        self.patch.setattr(claims, "time", SimpleNamespace(monotonic=now_s, sleep=self._passes))
-        self.patch.setattr(claims, "Thread", lambda **_: SimpleNamespace(start=lambda: None))
-        self.patch.setattr(claims, "process_id", lambda: _word(self.acting))
-        self.patch.setattr(claims, "has_ended", self._has_ended)
+        clock = {**vars(time), "monotonic": now_s, "sleep": self._passes}
+        self.patch.setattr(rooms, "time", SimpleNamespace(**clock))
+        self.patch.setattr(rooms, "Thread", lambda **_: SimpleNamespace(start=lambda: None))
+        self.patch.setattr(rooms, "process_id", lambda: _word(self.acting))
+        self.patch.setattr(rooms, "has_ended", self._has_ended)
         self.patch.setattr(os, "fsync", lambda handle: None)  # power has tests of its own
 
     def teardown(self) -> None:
@@ -189,7 +190,7 @@ class Histories(RuleBasedStateMachine):
         at = place % len(old)
         flipped = old[:at] + bytes([old[at] ^ 1]) + old[at + 1 :]
         half = old[: len(old) // 2]
-        self.forged |= name == NAME
+        self.forged |= name == CLAIM
         path.write_bytes({"f": flipped, "z": half + bytes(len(old) - len(half)), "0": b""}[how])
 
     @invariant()
@@ -247,7 +248,7 @@ class Histories(RuleBasedStateMachine):
         self.waited_s += STALE_S / 4
         for process in self.holders:
             if not process.paused and process.claim.is_held():
-                os.utime(self.run / NAME, (self.now_s, self.now_s))
+                os.utime(self.run / CLAIM, (self.now_s, self.now_s))
         if self.waited_s > LONGEST_WAIT_S:
             raise Waits
 

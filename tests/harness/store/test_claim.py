@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from harness.base.errors import UserError
-from harness.store import Store, claim
-from harness.store.claim import NAME, STALE_S, Claim, has_ended, is_claimed, process_id
+from harness.store import Store
+from harness.store import store as stores
+from harness.store.store import CLAIM, STALE_S, Claim, has_ended, is_claimed, process_id
 
 
 class Clock:
@@ -19,8 +20,8 @@ class Clock:
 
     def __init__(self, monkeypatch, meanwhile=lambda: None):
         self.now_s, self.meanwhile = 0.0, meanwhile
-        time_ = SimpleNamespace(monotonic=lambda: self.now_s, sleep=self.sleep)
-        monkeypatch.setattr(claim, "time", time_)
+        clock = {**vars(time), "monotonic": lambda: self.now_s, "sleep": self.sleep}
+        monkeypatch.setattr(stores, "time", SimpleNamespace(**clock))
 
     def sleep(self, seconds):
         self.now_s += 1.0
@@ -29,7 +30,7 @@ class Clock:
 
 def elsewhere(folder):
     """Another host's claim."""
-    (folder / NAME).write_text("node12-77 0123")
+    (folder / CLAIM).write_text("node12-77 0123")
 
 
 def test_a_run_is_executed_by_one_process_at_a_time(tmp_path):
@@ -50,10 +51,10 @@ def test_a_run_is_executed_by_one_process_at_a_time(tmp_path):
 
 
 def test_a_claim_is_renewed_while_it_is_held(tmp_path, monkeypatch):
-    monkeypatch.setattr(claim, "RENEW_S", 0.001)
+    monkeypatch.setattr(stores, "RENEW_S", 0.001)
     (mine := Claim(tmp_path)).acquire()
-    os.utime(tmp_path / NAME, (0, 0))
-    while (tmp_path / NAME).stat().st_mtime == 0.0:
+    os.utime(tmp_path / CLAIM, (0, 0))
+    while (tmp_path / CLAIM).stat().st_mtime == 0.0:
         time.sleep(0.001)
     mine.release()
 
@@ -63,9 +64,9 @@ def test_a_claim_that_is_renewed_is_waited_for_and_its_process_named(tmp_path, m
 
     def meanwhile():
         if clock.now_s % 30 == 0:
-            os.utime(tmp_path / NAME, (clock.now_s, clock.now_s))
+            os.utime(tmp_path / CLAIM, (clock.now_s, clock.now_s))
         if clock.now_s > 5 * STALE_S:
-            (tmp_path / NAME).unlink()
+            (tmp_path / CLAIM).unlink()
 
     clock.meanwhile = meanwhile
     elsewhere(tmp_path)
@@ -88,9 +89,9 @@ def test_a_waiter_that_was_suspended_itself_does_not_count_that_time(tmp_path, m
 
     def meanwhile():
         clock.now_s += 2 * STALE_S if clock.now_s == 3.0 else 0.0
-        os.utime(tmp_path / NAME, (clock.now_s, clock.now_s))
+        os.utime(tmp_path / CLAIM, (clock.now_s, clock.now_s))
         if clock.now_s > 4 * STALE_S:
-            (tmp_path / NAME).unlink()
+            (tmp_path / CLAIM).unlink()
 
     clock.meanwhile = meanwhile
     elsewhere(tmp_path)
@@ -99,9 +100,9 @@ def test_a_waiter_that_was_suspended_itself_does_not_count_that_time(tmp_path, m
 
 
 def test_a_process_that_died_on_this_host_is_taken_over_at_once(tmp_path, monkeypatch):
-    begun = "import sys; from harness.store.claim import *; Claim(Path(sys.argv[1])).acquire()"
+    begun = "import sys; from harness.store.store import *; Claim(Path(sys.argv[1])).acquire()"
     subprocess.run([sys.executable, "-c", begun, str(tmp_path)], check=True)
-    assert (tmp_path / NAME).exists()
+    assert (tmp_path / CLAIM).exists()
     assert not is_claimed(tmp_path)
     clock = Clock(monkeypatch)
     Claim(tmp_path).acquire()
