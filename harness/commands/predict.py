@@ -54,7 +54,7 @@ def _print_plan(arguments: argparse.Namespace, build_table: BuildTable) -> int:
     rows = list(build_table(arguments.file, say))
     csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
     if arguments.out is not None:
-        from harness.simulator.timeline_file import atomic_output
+        from harness.commands.outputs import atomic_output
 
         with atomic_output(arguments.out, "the prediction") as draft, draft.open("w") as file:
             csv.writer(file, lineterminator="\n").writerows(rows)
@@ -64,10 +64,10 @@ def _print_plan(arguments: argparse.Namespace, build_table: BuildTable) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     """Print the prediction of a run."""
     from harness.base.reads import Reads, watch
+    from harness.experiment.cluster_notes import describe_idle, load_bundled
     from harness.experiment.run_file import load_folds
     from harness.fidelity.predict import prediction
     from harness.simulator import load_cluster
-    from harness.simulator.foresight import describe_idle, load_bundled
 
     if arguments.out is not None:
         raise UserError(f"--out {arguments.out}: for a plan; {arguments.file} is a run")

@@ -16,6 +16,7 @@ from harness.base.reads import Reads, watch
 from harness.base.registry import cluster_file, describe_choices
 from harness.cli import Parser
 from harness.commands import protocols
+from harness.commands.outputs import STANDARD, atomic_output, write_trace
 from harness.commands.timing import (
     Point,
     Row,
@@ -28,14 +29,13 @@ from harness.commands.timing import (
     table,
     warnings,
 )
-from harness.simulator import MOST_WORKERS, Cluster, Workload, bare_throughput_per_s
-from harness.simulator.foresight import (
+from harness.experiment.cluster_notes import (
     describe_doubts,
     describe_idle,
     load_bundled,
 )
+from harness.simulator import MOST_WORKERS, Cluster, Workload, bare_throughput_per_s
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.simulator.timeline_file import STANDARD, atomic_output, write_trace
 
 MOST_FOLDS = 10_000_000
 MOST_LAYERS, MOST_UNITS = 1000, 10**9

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from harness.base.errors import UserError
 from harness.base.settings import format_quantity, format_seconds, load_toml, read_value
+from harness.cluster_keys import is_key, put
 from harness.commands import protocols
 from harness.simulator import Cluster, Simulation, Timeline, Workload, bare_throughput_per_s
 from harness.simulator.cluster import Jitter, cluster_from
 from harness.simulator.costs import compute_seconds
-from harness.simulator.keys import is_key, put
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.steady import LongRun, history, horizon_of, long_run
 from harness.store.schema import finite_or_none

@@ -36,6 +36,7 @@ from harness.base.errors import (
 from harness.base.log import LOG
 from harness.base.seeds import SHORT, identity
 from harness.experiment import loop
+from harness.experiment.cluster_notes import describe_idle
 from harness.experiment.contract import Configuration
 from harness.experiment.display import Display, Tally
 from harness.experiment.experiment import AnyExperiment
@@ -48,7 +49,6 @@ from harness.experiment.pools import (
     tell,
 )
 from harness.experiment.run import run
-from harness.simulator.foresight import describe_idle
 from harness.store import DEFAULT_STORE, AlreadyFinished, Run, Store
 from harness.store.schema import CHECKPOINT, UNREAD
 

@@ -10,14 +10,14 @@ from harness.base import reads
 from harness.base.errors import UserError
 from harness.base.seeds import identity
 from harness.base.settings import check_device
+from harness.experiment.cluster_notes import load_bundled
 from harness.experiment.contract import EXECUTED, Configuration, Watch, ignore
 from harness.experiment.executors import SimulationExecutor
 from harness.experiment.experiment import AnyExperiment, Experiment
 from harness.experiment.folds import SEARCH, Boundaries, FoldTraining
+from harness.experiment.full_run import Whole, overall_rate
 from harness.experiment.task import OwnLoop, Pieces
 from harness.simulator import Simulation, Timeline, concat
-from harness.simulator.foresight import load_bundled
-from harness.simulator.full_run import Whole, overall_rate
 from harness.store import AlreadyFinished, Run, Store
 from harness.tasks.order import Laid
 

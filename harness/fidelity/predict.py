@@ -8,8 +8,8 @@ from typing import Any
 
 from harness.algorithms.diloco import EagerDiLoCo
 from harness.experiment.experiment import AnyExperiment
+from harness.experiment.full_run import Whole
 from harness.experiment.run import time_passes
-from harness.simulator.full_run import Whole
 
 
 def prediction(

@@ -22,6 +22,7 @@ from harness.algorithms.torch_optimizers import Grouped
 from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.base.registry import cluster_file
+from harness.experiment.cluster_notes import describe_doubts
 from harness.experiment.experiment import AnyExperiment, Experiment, Stage
 from harness.experiment.grid import Runner, idle_lines, repeat_lines
 from harness.experiment.methods import Asked, Method, method_of, several, with_optimizer
@@ -43,7 +44,6 @@ from harness.modules.trained import describe_module
 from harness.search.advice import AdviceOutcome, AdviceSearch, make_plan
 from harness.search.comparison import Grid, Rates
 from harness.simulator import Cluster, Workload, load_cluster
-from harness.simulator.foresight import describe_doubts
 from harness.store import Cell, Store
 from harness.store.files import writable_folder
 

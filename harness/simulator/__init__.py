@@ -24,7 +24,6 @@
     whole = concat([segment, …])                 # as if it had been one segment
     save_timeline(whole, "run.parquet")          # harness.simulator.timeline_file; gives
     whole = load_timeline("run.parquet")         # whole.sha256(), which loading checks
-    write_trace(whole, "trace.json")             # harness.simulator.timeline_file, for Perfetto
 
     Simulation(cluster, Averaging(every=10, collective="ring"), workload, workers=32)
                                                  # a fold holds a contribution of every worker

@@ -18,8 +18,8 @@ import numpy as np
 
 from harness.base.errors import UserError
 from harness.base.settings import Spec, load_spec, load_toml, setting, size
+from harness.cluster_keys import put
 from harness.simulator.cluster import Cluster, cluster_from
-from harness.simulator.keys import put
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.simulation import Simulation
 from reproductions.predictions.uncertain import Uncertain, draws, with_values

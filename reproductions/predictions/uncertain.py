@@ -18,7 +18,7 @@ import numpy as np
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 from harness.base.settings import Spec, setting
-from harness.simulator.keys import get, is_key, put
+from harness.cluster_keys import get, is_key, put
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
-from harness.simulator.timeline_file import atomic_output
+from harness.commands.outputs import atomic_output
 
 K20M = "reproductions/clusters/k20m-server.toml"
 SMALL = ["simulate", K20M, "--folds", "100", "--workers", "2"]

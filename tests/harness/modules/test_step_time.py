@@ -12,12 +12,12 @@ from torch.nn.functional import cross_entropy, mse_loss, scaled_dot_product_atte
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness.base.registry import cluster_file
+from harness.experiment.cluster_notes import describe_doubts
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.settings import ModuleTable
 from harness.modules.step_time import Counts, StepCounter, charge, count_step
 from harness.simulator import Cluster, Device, Simulation, WorkerGroup, Workload, load_cluster
 from harness.simulator.cluster import OPERATOR_S, catalogue
-from harness.simulator.foresight import describe_doubts
 
 
 def problem(*layers: int) -> ModuleParts:
