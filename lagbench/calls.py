@@ -20,8 +20,8 @@ from harness.base.errors import (
     rename,
 )
 from harness.base.log import LOG
-from harness.experiment.grid import Runner, idle_lines, repeat_lines
 from harness.experiment.methods import Asked, method_of, protocol_of, several
+from harness.experiment.run import Runner, idle_lines, repeat_lines
 from harness.experiment.task import Task
 from harness.judge.comparison import build_table
 from harness.modules import trained

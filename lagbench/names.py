@@ -24,9 +24,9 @@ from harness.algorithms.schedules import Warmup as Warmup
 from harness.base.errors import UserError as UserError
 from harness.experiment.experiment import Experiment as Experiment
 from harness.experiment.experiment import Stage as Stage
-from harness.experiment.grid import run_all as run_all
 from harness.experiment.methods import Method as Method
 from harness.experiment.run import run as run
+from harness.experiment.run import run_all as run_all
 from harness.experiment.task import Judged as Judged
 from harness.experiment.task import Problem as Problem
 from harness.experiment.task import Task as Task

@@ -26,8 +26,8 @@ import reports
 from data_synth import load_corpus
 from harness.base.errors import EXIT_DONE
 from harness.cli import Parser, exit_code
-from harness.experiment.grid import Runner
 from harness.experiment.pools import Submission
+from harness.experiment.run import Runner
 from harness.judge import comparison
 from harness.judge.results import Exhibit, Results, read_results, write_results
 from harness.store import Run, Store

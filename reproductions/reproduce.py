@@ -11,7 +11,7 @@ from typing import Any
 
 import reports
 from harness.experiment.contract import Configuration
-from harness.experiment.grid import Runner
+from harness.experiment.run import Runner
 from harness.judge import comparison
 from harness.judge.builders import ASKED, Maker, Runs, build_claim, build_exhibit, divergence_hashes
 from harness.judge.parts import LOOKS, correct_verdicts

@@ -35,7 +35,7 @@ forks.context(
     "harness.speech.sequence_task",
     "harness.modules.task",
     "harness.rollouts.task",
-    "harness.experiment.grid",
+    "harness.experiment.run",
     "lagbench",
     "pyarrow.parquet",
     "reproductions.reproduce",

@@ -12,8 +12,8 @@ from harness.base.log import say
 
 if TYPE_CHECKING:
     from harness.experiment.experiment import AnyExperiment
-    from harness.experiment.grid import Runner
     from harness.experiment.methods import Method
+    from harness.experiment.run import Runner
     from harness.search.comparison import Grid
     from harness.store import Run
     from reports.answers import Answer
@@ -29,7 +29,7 @@ def open_runner(arguments: argparse.Namespace, configs: Iterable[AnyExperiment])
     Raises:
         UserError: the folder cannot be written, or an unknown job backend.
     """
-    from harness.experiment.grid import Runner, repeat_lines
+    from harness.experiment.run import Runner, repeat_lines
     from harness.store import Store
     from harness.store.files import writable_folder
 
@@ -51,7 +51,7 @@ def finish(
         runs: all runs that it is found from.
         idle: a setting without effect; empty for those that no run has read.
     """
-    from harness.experiment.grid import idle_lines
+    from harness.experiment.run import idle_lines
 
     for line in [f"no effect: {idle}"] if idle else idle_lines(runs):
         say(line)

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_on_processes(arguments)
     if arguments.paced:
         raise UserError("--paced: for real processes; allowed: with --processes N")
-    from harness.experiment.grid import Runner, idle_lines, repeat_lines
+    from harness.experiment.run import Runner, idle_lines, repeat_lines
     from harness.store import Store
     from harness.store.files import writable_folder
 

@@ -15,7 +15,7 @@ from scipy.stats import (  # pyright: ignore[reportMissingTypeStubs]
 from harness.base.errors import UserError
 from harness.experiment.contract import EXECUTED
 from harness.experiment.folds import SEARCH
-from harness.experiment.run import time_passes
+from harness.fidelity.predict import time_passes
 from harness.fidelity.replay import (
     config_of,
     load_finished_run,

@@ -8,8 +8,14 @@ from typing import Any
 
 from harness.algorithms.diloco import EagerDiLoCo
 from harness.experiment.experiment import AnyExperiment
-from harness.experiment.full_run import Whole
-from harness.experiment.run import time_passes
+from harness.experiment.folds import SEARCH, Boundaries
+from harness.experiment.task import Pieces
+from harness.simulator import Simulation, Timeline, concat
+from harness.experiment.full_run import Whole, overall_rate
+from harness.tasks.order import Laid
+
+MOST_FOLDS = 200_000
+"""Folds that are simulated; a longer run is extrapolated at its rate after the start."""
 
 
 def prediction(
@@ -65,3 +71,51 @@ def _lines(config: AnyExperiment, run: Whole, alone: Whole) -> Iterator[str]:
     yield f"{'staleness':28} mean {staleness.mean():.3g}, largest {staleness.max()}"
     yield f"{'first pass':28} {run.folds[0]} folds, {run.ends_s[0]:.6g} s"
     yield f"{'all passes, at most':28} {config.passes} passes, {run.ends_s[-1]:.6g} s"
+
+
+def time_passes(config: AnyExperiment, pieces: Pieces, most: int = MOST_FOLDS) -> Whole:
+    """Time a run over all its passes, with the segments that its executor would simulate.
+
+    Args:
+        config: configuration of the run.
+        pieces: its training data.
+        most: largest number of folds that are simulated.
+
+    Raises:
+        UserError: too many workers for the data.
+    """
+    simulation = config.simulation(pieces)
+    happened: list[Timeline] = []
+    folds: list[int] = []
+    ends_s: list[float] = []
+    for stage in range(config.passes):
+        order = config.order(stage, pieces)
+        folds.append(order.folds)
+        if simulation.version < most:
+            happened += _stage(config, simulation, order, stage, most)
+        # Else the simulation has ended amid a stage, and later times are extrapolated.
+        if simulation.version == sum(folds):
+            ends_s.append(simulation.now_s)
+    timeline = concat(happened)
+    return Whole.from_timeline(timeline, overall_rate(timeline), folds, ends_s)
+
+
+def _stage(
+    config: AnyExperiment, simulation: Simulation, order: Laid, stage: int, most: int
+) -> Iterator[Timeline]:
+    """Simulate the segments of one stage, cut as in training, until there are ``most`` folds."""
+    config.begin_stage(simulation, stage, order)
+    boundaries = Boundaries(config, order, stage)
+    for segment in boundaries.segments():
+        # In the order of `FoldTraining.step`: a search pauses the cluster, then come folds.
+        steps_left = order.folds - segment.begins
+        if boundaries.is_chunk(segment.begins) and (
+            search_s := config.search_s(stage, boundaries.chunk_steps, steps_left)
+        ):
+            yield simulation.pause(search_s, SEARCH)
+        if (room := most - simulation.version) < segment.folds:
+            yield simulation.advance(folds=room)
+            return
+        yield simulation.advance(
+            folds=segment.folds, drain=segment.drain, handing_out=segment.handing_out
+        )

@@ -24,11 +24,10 @@ from harness.base.log import LOG
 from harness.base.registry import cluster_file
 from harness.experiment.cluster_notes import describe_doubts
 from harness.experiment.experiment import AnyExperiment, Experiment, Stage
-from harness.experiment.grid import Runner, idle_lines, repeat_lines
 from harness.experiment.methods import Asked, Method, method_of, several, with_optimizer
 from harness.experiment.pools import Parcel, Submission
 from harness.experiment.pools import check as check_executor
-from harness.experiment.run import resolve
+from harness.experiment.run import Runner, idle_lines, repeat_lines, resolve
 from harness.experiment.task import Task
 from harness.judge.comparison import Impossible
 from harness.modules.allowed import call_function, check_kind, counts_of, rates_of, seeds_of

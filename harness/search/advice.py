@@ -25,8 +25,8 @@ from harness.base.log import LOG
 from harness.base.settings import format_count
 from harness.experiment.display import Tally
 from harness.experiment.experiment import AnyExperiment
-from harness.experiment.grid import Runner
 from harness.experiment.methods import Method
+from harness.experiment.run import Runner
 from harness.judge.comparison import IMPROVEMENT, Impossible, reach
 from harness.judge.direction import as_error, final_error
 from harness.search.comparison import Grid, Try, scale_linearly

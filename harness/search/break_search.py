@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.experiment.display import Tally
-from harness.experiment.grid import Runner
+from harness.experiment.run import Runner
 from harness.judge.break_point import Point, Tolerance, errors_of, point, reference_point
 from harness.search.comparison import Grid, scale_linearly
 from harness.search.search import Steps, bisect, geometric_mean, solve

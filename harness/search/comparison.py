@@ -13,8 +13,8 @@ from harness.base.log import LOG
 from harness.base.settings import format_count
 from harness.experiment.display import Tally
 from harness.experiment.experiment import AnyExperiment
-from harness.experiment.grid import Runner
 from harness.experiment.methods import Method
+from harness.experiment.run import Runner
 from harness.judge.comparison import Impossible, describe_impossible
 from harness.judge.direction import final_error
 from harness.search.rates import MOST_TRAININGS, TUNING_SEEDS, RateChoice, search_among, search_rate

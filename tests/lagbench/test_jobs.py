@@ -18,8 +18,8 @@ from torch.nn import functional
 
 import lagbench
 from harness.experiment.digests import digest_of_code
-from harness.experiment.grid import run_job
 from harness.experiment.pools import Parcel
+from harness.experiment.run import run_job
 from harness.modules.settings import USUAL
 from harness.store import Store
 from tests.modules import mlp, points

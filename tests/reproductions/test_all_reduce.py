@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.experiment.grid import Runner
+from harness.experiment.run import Runner
 from harness.simulator import load_cluster
 from harness.store import Store
 from reproductions.paper2_ng_averaging.checks import AllReduceConfig

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging, OuterNesterov
-from harness.experiment.grid import Runner
+from harness.experiment.run import Runner
 from harness.store import Store
 from reproductions.paper2_ng_averaging.checks import EquivalenceConfig
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from harness.cli import exit_code
-from harness.experiment.grid import keep_faults
-from harness.experiment.run import run
+from harness.experiment.run import keep_faults, run
 from harness.store import Store
 from tests.processes import PATIENCE_S, hear_signals
 

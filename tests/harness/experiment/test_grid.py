@@ -13,10 +13,10 @@ import pytest
 
 from harness.base.errors import ProcessDied, UserError
 from harness.base.seeds import identity
-from harness.experiment import grid
+from harness.experiment import run as running
 from harness.experiment.contract import Configuration
-from harness.experiment.grid import Runner, longest_first, split_into_jobs
 from harness.experiment.pools import ProcessExecutor, Submission, check
+from harness.experiment.run import Runner, longest_first, split_into_jobs
 from harness.store import Store
 from harness.store.store import CLAIM
 from tests.harness.experiment import counting
@@ -140,7 +140,7 @@ def test_a_run_that_cannot_be_sent_is_one_line_and_is_executed_here_alone(tmp_pa
 
 
 def test_a_single_run_starts_no_process(tmp_path, folder, monkeypatch):
-    monkeypatch.setattr(grid, "ProcessExecutor", None)
+    monkeypatch.setattr(running, "ProcessExecutor", None)
     (run,) = Runner(Store(tmp_path / "runs"), 8).run({0: Counting(0, folder)}).values()
     assert run.status == "done"
 
@@ -191,7 +191,7 @@ INTERRUPTED = """
 import sys, time
 from harness.cli import exit_code, run_process
 from harness.experiment.pools import ProcessExecutor
-from harness.experiment.grid import Runner
+from harness.experiment.run import Runner
 
 def run():
     executor = ProcessExecutor((), print)
@@ -227,7 +227,7 @@ def test_equal_configurations_run_once_under_all_their_names(tmp_path, folder, m
     configs = {1: Counting(0, folder), 2: Counting(1, folder), 3: Counting(0, folder)}
     shown = {}
     monkeypatch.setattr(
-        grid, "Display", lambda titles, *rest: shown.update(titles) or Display(titles, *rest)
+        running, "Display", lambda titles, *rest: shown.update(titles) or Display(titles, *rest)
     )
     from harness.experiment.display import Display
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from harness.base.seeds import identity
-from harness.experiment import grid
+from harness.experiment.run import keep_faults, run
 from harness.store import Store, schema
 
 
@@ -29,8 +29,8 @@ def _fail(config: Faulty, store: Store) -> Any:
 
 
 def execute(store: Store) -> None:
-    with grid.keep_faults(Faulty(), store, True):
-        grid.run(Faulty(), store)
+    with keep_faults(Faulty(), store, True):
+        run(Faulty(), store)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from harness.algorithms.schedules import Constant, Exponential, Halving
 from harness.base.errors import UserError
 from harness.experiment.experiment import Experiment, Stage
 from harness.experiment.run import run as execute
-from harness.experiment.run import time_passes
+from harness.fidelity.predict import time_passes
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.task import Module
 from harness.simulator import (

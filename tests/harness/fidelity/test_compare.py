@@ -8,7 +8,6 @@ from harness.algorithms.schedules import Search
 from harness.base.errors import UserError
 from harness.experiment.experiment import Stage
 from harness.experiment.run import run as train
-from harness.experiment.run import time_passes
 from harness.experiment.run_file import load_run
 from harness.fidelity.compare import (
     Comparison,
@@ -17,6 +16,7 @@ from harness.fidelity.compare import (
     format_comparison,
     remove_pauses,
 )
+from harness.fidelity.predict import time_passes
 from harness.processes.recorder import Recorder, Work
 from harness.simulator import LOST, Timeline
 from harness.simulator.timeline import IN_FLIGHT

@@ -11,9 +11,8 @@ from harness.algorithms.schedules import Search
 from harness.base.settings import load_toml
 from harness.experiment.experiment import Stage
 from harness.experiment.run import run as train
-from harness.experiment.run import time_passes
 from harness.experiment.run_file import load_run
-from harness.fidelity.predict import prediction
+from harness.fidelity.predict import prediction, time_passes
 from harness.speech.frames import corpus_of
 from harness.store import Store
 from tests.run_files import on_few_words

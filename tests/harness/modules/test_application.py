@@ -17,8 +17,8 @@ from harness.base.seeds import identity
 from harness.experiment.contract import Progress
 from harness.experiment.display import Display
 from harness.experiment.run import run as execute
-from harness.experiment.run import time_passes
 from harness.experiment.run_file import load_folds, load_run
+from harness.fidelity.predict import time_passes
 from harness.fidelity.replay import config_of, load_finished_run, replay_run
 from harness.store import Store
 from harness.store.files import add_digest

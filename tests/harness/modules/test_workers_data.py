@@ -18,7 +18,7 @@ from harness.base.errors import UserError
 from harness.base.seeds import stream
 from harness.experiment.experiment import Experiment, Stage
 from harness.experiment.run import run as execute
-from harness.experiment.run import time_passes
+from harness.fidelity.predict import time_passes
 from harness.fidelity.replay import execute_again
 from harness.modules.partition import Dirichlet, by_label, dirichlet, measure_skew, split_rows
 from harness.modules.parts import Arrays, ModuleParts

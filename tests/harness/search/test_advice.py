@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.base.errors import UserError
-from harness.experiment.grid import Runner
 from harness.experiment.methods import Method, method_of
+from harness.experiment.run import Runner
 from harness.search import advice
 from harness.search.advice import AdviceSearch, Candidate, Plan, expand, seconds_to
 

@@ -12,7 +12,8 @@ import torch
 from harness.base.errors import UserError
 from harness.base.seeds import identity
 from harness.cli import exit_code, main
-from harness.experiment import grid, loop
+from harness.experiment import loop
+from harness.experiment.run import keep_faults, run
 from harness.store import Store
 from harness.store.files import write_columns
 from tests.harness.store.test_durability import CONFIG, RESULTS, went_through
@@ -105,8 +106,8 @@ class Config:
 
 
 def execute(config, store):
-    with grid.keep_faults(config, store, True):
-        grid.run(config, store)
+    with keep_faults(config, store, True):
+        run(config, store)
 
 
 def too_much_for_torch():
