@@ -40,9 +40,9 @@ from harness.base.settings import check_device
 from harness.experiment import loop
 from harness.experiment.contract import EXECUTED, Configuration, Watch, ignore
 from harness.experiment.display import Display, Tally
-from harness.experiment.executors import SimulationExecutor
 from harness.experiment.experiment import AnyExperiment, Experiment
 from harness.experiment.folds import FoldTraining
+from harness.experiment.loop import SimulationExecutor
 from harness.experiment.pools import (
     Parcel,
     ProcessExecutor,

@@ -14,8 +14,8 @@ import torch
 from harness.base.errors import UserError
 from harness.base.registry import load_plugins
 from harness.experiment.contract import EXECUTED, OPTIMIZED, Progress, Watch
-from harness.experiment.executors import TimelineExecutor
 from harness.experiment.experiment import AnyExperiment
+from harness.experiment.loop import TimelineExecutor
 from harness.experiment.run import run as execute
 from harness.experiment.run_file import load_run, restore
 from harness.experiment.task import OwnLoop

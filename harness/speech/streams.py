@@ -25,8 +25,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from harness.acoustics.mmi import Outer
 from harness.algorithms.saved import Saved
-from harness.experiment.executors import OnSimulation
 from harness.experiment.experiment import AnyExperiment
+from harness.experiment.loop import OnSimulation
 from harness.networks.contract import Minibatch
 from harness.replay.fold_replay import StaleReplay
 from harness.simulator import Contributions, Decodes, Timeline

@@ -7,7 +7,7 @@ from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.diloco import EagerDiLoCo
 from harness.algorithms.saved import pack, unpack
 from harness.algorithms.stale import DelayCompensated
-from harness.experiment.executors import slice_timeline
+from harness.experiment.loop import slice_timeline
 from tests.equivalence.catalogue import algorithms
 from tests.theory.bowl import in_rounds, replayed, stale, vector
 

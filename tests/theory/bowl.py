@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Algorithm
-from harness.experiment.executors import slice_timeline
+from harness.experiment.loop import slice_timeline
 from harness.networks.contract import Minibatch
 from harness.replay.fold_replay import StaleReplay
 from harness.simulator import Contributions, Folds, Timeline

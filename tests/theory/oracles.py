@@ -35,7 +35,7 @@ from harness.algorithms.stale import (
     ServerDescent,
     StalenessAware,
 )
-from harness.experiment.executors import slice_timeline
+from harness.experiment.loop import slice_timeline
 from harness.simulator import Cluster, Device, ParameterServer, Simulation, WorkerGroup, Workload
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from reproductions.staleness.quantities import stable_rate as delayed_stable_rate

@@ -11,7 +11,7 @@ from harness.algorithms.contract import Fold, LocalWork, Memory
 from harness.algorithms.descent import Momentum
 from harness.algorithms.diloco import EagerDiLoCo, ElasticDiLoCo, StreamingDiLoCo
 from harness.algorithms.stale import DelayedNesterov, FedBuff
-from harness.experiment.executors import slice_timeline
+from harness.experiment.loop import slice_timeline
 from harness.networks.contract import Minibatch
 from tests.theory.bowl import in_rounds, replayed, stale, table, vector, walked
 

@@ -17,8 +17,8 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.schedules import Search
 from harness.base.errors import UserError
-from harness.experiment.executors import SimulationExecutor
 from harness.experiment.experiment import Stage
+from harness.experiment.loop import SimulationExecutor
 from harness.experiment.run import run as execute
 from harness.modules.buffers import Buffers, deploy
 from harness.modules.evaluation import wrong

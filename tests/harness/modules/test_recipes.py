@@ -133,7 +133,7 @@ class Noted(Algorithm):
 def test_folds_have_the_rate_of_their_version_and_local_steps_that_of_the_version_read(
     steps, tmp_path
 ):
-    from harness.experiment.executors import SimulationExecutor
+    from harness.experiment.loop import SimulationExecutor
 
     config = configured(problem_of("perceptron"), AsyncSgd(), ParameterServer(push_every=steps))
     config = configured(

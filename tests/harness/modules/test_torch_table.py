@@ -17,7 +17,7 @@ from torch import nn
 
 from harness.algorithms.compression import Compressed, TopK
 from harness.base.errors import UserError
-from harness.experiment.executors import SimulationExecutor
+from harness.experiment.loop import SimulationExecutor
 from harness.modules.call import Call
 from harness.simulator import Cluster, Fault
 from harness.simulator.cluster import Checkpoints

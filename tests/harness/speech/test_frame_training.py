@@ -10,9 +10,9 @@ from safetensors.numpy import load_file
 from harness.acoustics.rbm import Recipe
 from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.schedules import Constant, Halving, Hand, Search
-from harness.experiment.executors import SimulationExecutor
 from harness.experiment.experiment import Stage
 from harness.experiment.folds import FoldTraining
+from harness.experiment.loop import SimulationExecutor
 from harness.experiment.run import run as train
 from harness.simulator.timeline_file import load_timeline
 from harness.speech import task as acoustic
