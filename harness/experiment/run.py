@@ -38,6 +38,7 @@ from harness.base.log import LOG
 from harness.base.seeds import SHORT, identity
 from harness.base.settings import check_device
 from harness.experiment import loop
+from harness.experiment.cluster_notes import describe_idle, load_bundled
 from harness.experiment.contract import EXECUTED, Configuration, Watch, ignore
 from harness.experiment.display import Display, Tally
 from harness.experiment.experiment import AnyExperiment, Experiment
@@ -52,7 +53,6 @@ from harness.experiment.pools import (
     tell,
 )
 from harness.experiment.task import OwnLoop
-from harness.experiment.cluster_notes import describe_idle, load_bundled
 from harness.store import DEFAULT_STORE, AlreadyFinished, Run, Store
 from harness.store.schema import CHECKPOINT, UNREAD
 
