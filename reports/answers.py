@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of an answer.
+    """A figure of an answer, as wide as a column of a page.
 
     Attributes:
         name: of its files.
@@ -38,12 +39,12 @@ class Picture:
     name: str
     title: str
     figure: Figure
-    caption: str
+    caption: str = ""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Sentences, a table, and a figure.
+    """Sentences, a table, and figures.
 
     Attributes:
         title: of its page.
@@ -55,7 +56,7 @@ class Answer:
         name: key of the records among the data.
         records: rows by column, with numbers in full.
         runs: hashes of the runs by name.
-        picture: draws the figure.
+        pictures: draws the figures.
         setting: what was run, for the page.
     """
 
@@ -67,7 +68,7 @@ class Answer:
     name: str
     records: Sequence[Mapping[str, Any]]
     runs: Mapping[str, Sequence[str]]
-    picture: Callable[[], Picture]
+    pictures: Callable[[], Sequence[Picture]]
     setting: str = ""
     details: Sequence[str] = ()
 
@@ -90,7 +91,7 @@ class Answer:
         return {k: finite_or_none(v) for k, v in self.data.items()} | {self.name: records}
 
     def write(self, out: Path) -> list[Path]:
-        """Write ``index.html``, ``table.csv``, the figure as SVG and PNG, and ``results.json``.
+        """Write ``index.html``, ``table.csv``, figures as SVG and PNG, and ``results.json``.
 
         Args:
             out: the folder, made if it is missing.
@@ -99,33 +100,38 @@ class Answer:
             UserError: the folder cannot be written.
         """
         files.writable_folder(out, "report")
-        provenance = comparison.describe_program("lagbench") | {"runs": dict(self.runs)}
+        program = Path(sys.argv[0]).name.replace("__main__.py", "lagbench")
+        provenance = comparison.describe_program(program) | {"runs": dict(self.runs)}
         with use_style():
-            picture = self.picture()
-            svg, png = (render_figure(picture.figure, form) for form in ("svg", "png"))
+            drawn = [
+                (picture, {form: render_figure(picture.figure, form) for form in ("svg", "png")})
+                for picture in self.pictures()
+            ]
         results = {"schema": 1, **self.to_dict(), "provenance": provenance}
         contents = {
-            "index.html": self._page(picture, svg.decode(), provenance).encode(),
+            "index.html": self._page(drawn, provenance).encode(),
             "table.csv": format_csv(
                 self.records[0], (record.values() for record in self.records)
             ).encode(),
-            f"{picture.name}.svg": svg,
-            f"{picture.name}.png": png,
+            **{f"{p.name}.{form}": file for p, both in drawn for form, file in both.items()},
             "results.json": (json.dumps(results, indent=2) + "\n").encode(),
         }
         for name, content in contents.items():
             files.write_bytes(out / name, content)
         return [out / name for name in contents]
 
-    def _page(self, picture: Picture, svg: str, provenance: Mapping[str, Any]) -> str:
+    def _page(self, drawn: Sequence[tuple[Picture, Any]], provenance: Mapping[str, Any]) -> str:
         versions = ", ".join(f"{name} {text}" for name, text in provenance["versions"].items())
         facts = (("command", provenance["command"]), ("commit", provenance["git"]))
         hashes = [(name, " ".join(h[:12] for h in run)) for name, run in self.runs.items()]
-        figure = {"id": picture.name, "label": picture.title, "note": picture.caption}
-        figure["svg"] = inline(svg, picture.name)
+        figures = [
+            {"id": p.name, "label": p.title, "note": p.caption}
+            | {"svg": inline(both["svg"].decode(), p.name)}
+            for p, both in drawn
+        ]
         page = {"title": self.title, "sentences": self.sentences, "rows": self.table}
         notes = dict.fromkeys([self.setting, *self.notes, *self.details])
-        page |= {"notes": [*filter(None, notes)], "exhibits": [figure]}
+        page |= {"notes": [*filter(None, notes)], "exhibits": figures}
         footer = {"facts": [*facts, ("versions", versions)], "hashes": hashes}
         return render_html({**page, "provenance": footer})
 

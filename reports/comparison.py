@@ -12,8 +12,8 @@ from harness.judge.bounds import geometric_ci
 from harness.judge.comparison import Row, Table, describe_impossible
 from harness.judge.interval import Interval
 from harness.store import Cell
-from reports.answers import Answer, Picture, charge_line
-from reports.learning_curves import curves_figure
+from reports.answers import Answer, charge_line
+from reports.learning_curves import draw_curves
 from reports.sentences import (
     answer,
     format_error,
@@ -47,7 +47,7 @@ def answer_of(table: Table, model: str = "") -> Answer:
         name="rows",
         records=[record(table, row) for row in table.rows],
         runs=hashes_of(row.cell for row in table.rows),
-        picture=lambda: Picture("curves", "Learning curves", curves_figure(table), CAPTION),
+        pictures=lambda: draw_curves(table, CAPTION),
         setting=describe_setting(table, model),
     )
 

@@ -5,27 +5,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.base.settings import format_count
 from harness.judge.break_point import Point, Tolerance
+from reports import style
 from reports.answers import Answer, Picture, charge_line
 from reports.sentences import ALONE, describe_gaps, format_range, format_times
-from reports.style import COLOURS, INK, MUTED, empty_figure
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-HEIGHT_IN = 3.0
 
 
 def answer_of(search: Tolerance) -> Answer:
     """The answer of a search for a break point."""
     cells = [(f"{search.what} {point.value:g}", point.cell) for point in search.points]
     charged = charge_line([cell for _, cell in cells])
-    caption = "The error at the end and the simulated seconds to the margin, over all seeds."
     return Answer(
         title=f"Tolerance of {search.what}",
         sentences=[*describe_tolerance(search), *describe_gaps(cells)],
@@ -40,7 +36,7 @@ def answer_of(search: Tolerance) -> Answer:
         name="points",
         records=[_record_of_point(search, point) for point in search.points],
         runs={name: [run.hash for run in cell.runs] for name, cell in cells},
-        picture=lambda: Picture("tolerance", "Tolerance curve", draw(search), caption),
+        pictures=lambda: [*draw(search)],
     )
 
 
@@ -120,39 +116,42 @@ def _record_of_point(search: Tolerance, point: Point) -> dict[str, Any]:
 # -- picture ---------------------------------------------------------------------------------
 
 
-def draw(search: Tolerance) -> Figure:
-    """Two panels over the varied quantity: the error, and simulated seconds to the target."""
-    canvas = empty_figure(HEIGHT_IN)
-    errors, times = canvas.subplots(1, 2)
-    ordered = sorted(search.points, key=lambda point: point.value)
-    _curve(errors, search, [(p.value, p.errors) for p in ordered])
-    _curve(times, search, [(p.value, search.seconds(p)) for p in ordered])
-    label = search.points[0].cell.judged.replace("_", " ")
-    errors.axhline(search.target, color=MUTED, linewidth=0.8, linestyle=":", label="margin")
-    ends = [error for p in ordered for error in p.errors if math.isfinite(error)]
-    errors.set_ylim(0.0, 1.6 * max([*ends, search.target]))  # room for the legend
-    errors.set_ylabel(f"{label} at the end")
-    times.set_ylim(bottom=0.0)
-    times.set_ylabel(f"simulated time to {search.target:.3g} (s)")
-    errors.legend(loc="upper left")
-    return canvas
+def draw(search: Tolerance) -> Iterator[Picture]:
+    """Two figures over the varied quantity: the error, and simulated seconds to the target."""
+    points = sorted(search.points, key=lambda point: point.value)
+    label, target = search.points[0].cell.judged.replace("_", " "), search.target
+    errors = _draw(search, f"{label} at the end", {p.value: p.errors for p in points}, target)
+    yield Picture("tolerance", "Tolerance curve", errors)
+    times = {point.value: search.seconds(point) for point in points}
+    seconds = _draw(search, f"simulated seconds to {label} {target:.3g}", times)
+    yield Picture("time", "Simulated time to the margin", seconds)
 
 
-def _curve(axes: Axes, search: Tolerance, points: Sequence[tuple[float, Sequence[float]]]) -> None:
+def _draw(
+    search: Tolerance, title: str, values: Mapping[float, Sequence[float]], margin: float = math.nan
+) -> Figure:
     """Mean over seeds, their band, and where quality breaks."""
-    rows = [(v, errors) for v, errors in points if all(math.isfinite(e) for e in errors)]
-    values = [value for value, _ in rows]
-    means = [sum(errors) / len(errors) for _, errors in rows]
-    band = ([min(errors) for _, errors in rows], [max(errors) for _, errors in rows])
-    axes.fill_between(values, *band, color=COLOURS[0], alpha=0.25, linewidth=0.0, label="seeds")
-    axes.plot(values, means, color=COLOURS[0], marker="o", label="mean")
-    end = search.broken if math.isfinite(search.broken) else search.tolerated
-    axes.axvspan(search.tolerated, end, color=MUTED, alpha=0.25, linewidth=0.0)
+    canvas = style.empty_figure(style.HEIGHT_IN, style.COLUMN_IN)
+    axes = canvas.subplots()
+    rows = {value: seeds for value, seeds in values.items() if all(map(math.isfinite, seeds))}
+    band = ([min(seeds) for seeds in rows.values()], [max(seeds) for seeds in rows.values()])
+    means = [sum(seeds) / len(seeds) for seeds in rows.values()]
+    look: dict[str, Any] = {"color": style.COLOURS[0], "label": "mean, lowest and highest seed"}
+    axes.fill_between([*rows], *band, color=style.COLOURS[0], alpha=0.25, linewidth=0.0)
+    axes.plot([*rows], means, marker="o", **look)
+    if missing := [value for value in values if value not in rows]:
+        look = {"color": style.INK, "label": "not with every seed", "clip_on": False}
+        axes.plot(missing, [0.0] * len(missing), "x", transform=axes.get_xaxis_transform(), **look)
+    if math.isfinite(margin):
+        axes.axhline(margin, color=style.INK, linewidth=0.8, linestyle=":", label="margin")
     if math.isfinite(search.broken):
-        axes.axvline(search.broken, color=INK, linewidth=0.8, linestyle="--", label="broken")
-    if all(value > 0.0 for value, _ in points):
+        look = {"color": style.MUTED, "alpha": 0.25, "lw": 0.0, "label": "from tolerated to broken"}
+        axes.axvspan(search.tolerated, search.broken, **look)
+    if min(values) > 0.0:
         axes.set_xscale("log", base=2)
-        ticks = sorted({value for value, _ in points})
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_xticks([*values], [f"{tick:g}" for tick in values])
         axes.minorticks_off()
     axes.set_xlabel(search.axis)
+    style.set_y_title(axes, title)
+    style.set_legend(axes, axes.get_legend_handles_labels()[0])
+    return canvas

@@ -9,9 +9,9 @@ from typing import Any
 from harness.base.settings import format_count
 from harness.judge.comparison import Row, Table, build_table, describe_impossible
 from harness.search.advice import AdviceOutcome, Trial
-from reports.answers import Answer, Picture
+from reports.answers import Answer
 from reports.comparison import hashes_of
-from reports.learning_curves import curves_figure
+from reports.learning_curves import draw_curves
 from reports.sentences import (
     compare_chosen,
     describe_ahead,
@@ -152,7 +152,7 @@ def answer_of(outcome: AdviceOutcome) -> Answer:
         name="candidates",
         records=[_record(trial) for trial in outcome.trials],
         runs=hashes_of(outcome.cells),
-        picture=lambda: Picture("curves", "Learning curves", curves_figure(table), CURVES),
+        pictures=lambda: draw_curves(table, CURVES),
     )
 
 

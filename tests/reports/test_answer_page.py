@@ -27,7 +27,7 @@ def test_a_page_stands_alone_with_answer_table_and_figures(tmp_path):
     assert {path.name for path in paths} >= {"index.html", "table.csv", "results.json"}
     text = (tmp_path / "index.html").read_text(encoding="utf-8")
     page = Elements(text)
-    assert text.count('role="img"') == 1
+    assert text.count('role="img"') == 2
     assert all(source.startswith("#") for source in page.sources)
     assert "Linear &lt;x&gt;" in text
     assert all(escape(sentence) in text for sentence in answer(table))
@@ -44,7 +44,7 @@ def test_the_report_of_a_result_says_what_was_trained(tmp_path):
 
 def test_learning_curves_have_a_panel_for_passes_and_one_for_seconds_with_bands_over_seeds():
     table = searched()
-    passes, seconds = curves_figure(table).axes
+    passes, seconds = (*curves_figure(table).axes, *curves_figure(table, timed=True).axes)
 
     assert (passes.get_xlabel(), seconds.get_xlabel()) == (
         "passes over the training data",
