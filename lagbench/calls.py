@@ -40,8 +40,10 @@ from harness.search.advice import expand, worker_counts
 from harness.search.break_search import Search, ToleranceSearch
 from harness.search.comparison import Grid, Rates
 from harness.search.knobs import knob_of
-from harness.simulator import Cluster, Simulation, Timeline, Workload
+from harness.simulator.cluster import Cluster, Workload
 from harness.simulator.protocols.contract import TimingProtocol
+from harness.simulator.simulation import Simulation
+from harness.simulator.timeline import Timeline
 from harness.store import DEFAULT_STORE, Run, Store
 from harness.store.files import writable_folder
 from harness.store.read import is_run

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from harness.base.settings import format_quantity, format_seconds
 from harness.judge import comparison
-from harness.simulator import Workload
+from harness.simulator.cluster import Workload
 from harness.store import Cell, Run, files
 from reports.render import inline, render_html
 from reports.style import render_figure, use_style

@@ -13,9 +13,10 @@ from typing import Any
 
 from harness.base.settings import Spec, load_spec, load_toml, setting
 from harness.experiment.contract import Configuration, Watch
-from harness.simulator import Cluster, Simulation, Timeline, Workload
-from harness.simulator.cluster import cluster_from, with_catalogue
+from harness.simulator.cluster import Cluster, Workload, cluster_from, with_catalogue
 from harness.simulator.protocols.contract import TimingProtocol
+from harness.simulator.simulation import Simulation
+from harness.simulator.timeline import Timeline
 from harness.store import Run, RunWriter, Store
 from reproductions.predictions.uncertain import Uncertain, draws, with_values
 

@@ -39,7 +39,10 @@ from harness.algorithms.catalogue import (
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.replay.fold_replay import StaleReplay
-from harness.simulator import Averaging, ParameterServer, Simulation, Workload, load_cluster
+from harness.simulator.cluster import Workload, load_cluster
+from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
 from harness.speech.frames import FramesOnDevice
 from harness.tasks.order import Minibatches, Order
 from tests.logical_device import DEVICE, Counts, LogicalDevice

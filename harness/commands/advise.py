@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from harness.commands import advice_text
     from harness.search.advice import AdviceSearch, expand, make_plan, worker_counts
-    from harness.simulator import load_cluster
+    from harness.simulator.cluster import load_cluster
 
     base, _ = overrides.base_of(arguments)
     if arguments.cluster is not None:

@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Simulate the run's cluster, and print measurement and prediction."""
     from harness.fidelity.compare import compare_to_prediction, format_comparison
-    from harness.simulator import load_cluster
+    from harness.simulator.cluster import load_cluster
 
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
     comparison = compare_to_prediction(arguments.folder, cluster, say, arguments.file)

@@ -85,8 +85,9 @@ def find_methods(words: Sequence[str], base: AnyExperiment) -> list[Method]:
     from dataclasses import replace
 
     from harness.experiment.methods import method_of
-    from harness.simulator import Averaging, ParameterServer
+    from harness.simulator.protocols.averaging import Averaging
     from harness.simulator.protocols.contract import TimingProtocol
+    from harness.simulator.protocols.parameter_server import ParameterServer
 
     def way(protocol: TimingProtocol) -> object:
         handing = protocol.handing(base.workers)

@@ -67,7 +67,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from harness.experiment.cluster_notes import describe_idle, load_bundled
     from harness.experiment.run_file import load_folds
     from harness.fidelity.predict import prediction
-    from harness.simulator import load_cluster
+    from harness.simulator.cluster import load_cluster
 
     if arguments.out is not None:
         raise UserError(f"--out {arguments.out}: for a plan; {arguments.file} is a run")

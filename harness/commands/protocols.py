@@ -17,7 +17,7 @@ from harness.base.errors import UserError
 from harness.base.registry import entries, import_modules, names_algorithm
 from harness.base.settings import build, meanings, read_value
 from harness.cli import Parser
-from harness.simulator import load_protocol, load_protocols
+from harness.simulator.simulation import load_protocol, load_protocols
 
 if TYPE_CHECKING:
     from harness.simulator.protocols.contract import TimingProtocol

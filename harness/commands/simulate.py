@@ -34,7 +34,8 @@ from harness.experiment.cluster_notes import (
     describe_idle,
     load_bundled,
 )
-from harness.simulator import MOST_WORKERS, Cluster, Workload, bare_throughput_per_s
+from harness.simulator.cluster import MOST_WORKERS, Cluster, Workload
+from harness.simulator.costs import bare_throughput_per_s
 from harness.simulator.protocols.contract import TimingProtocol
 
 MOST_FOLDS = 10_000_000

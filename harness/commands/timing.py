@@ -26,11 +26,12 @@ from harness.base.errors import UserError
 from harness.base.settings import format_quantity, format_seconds, load_toml, read_value
 from harness.cluster_keys import is_key, put
 from harness.commands import protocols
-from harness.simulator import Cluster, Simulation, Timeline, Workload, bare_throughput_per_s
-from harness.simulator.cluster import Jitter, cluster_from
-from harness.simulator.costs import compute_seconds
+from harness.simulator.cluster import Cluster, Jitter, Workload, cluster_from
+from harness.simulator.costs import bare_throughput_per_s, compute_seconds
 from harness.simulator.protocols.contract import TimingProtocol
+from harness.simulator.simulation import Simulation
 from harness.simulator.steady import LongRun, history, horizon_of, long_run
+from harness.simulator.timeline import Timeline
 from harness.store.schema import finite_or_none
 
 LOCKED = 0.03

@@ -28,17 +28,12 @@ from harness.base.settings import (
 from harness.experiment.contract import OPTIMIZED, TASK, Table
 from harness.experiment.digests import digest_of_code, from_outside
 from harness.experiment.task import OwnLoop, Pieces, Task, split_table
-from harness.simulator import (
-    Averaging,
-    Cluster,
-    ParameterServer,
-    Simulation,
-    Workload,
-    compute_seconds,
-    load_protocols,
-    protocol_named,
-)
+from harness.simulator.cluster import Cluster, Workload
+from harness.simulator.costs import compute_seconds
+from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.contract import Handing, TimingProtocol
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation, load_protocols, protocol_named
 from harness.tasks.order import (
     Consecutive,
     ContinuousOrder,

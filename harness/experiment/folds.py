@@ -29,7 +29,7 @@ from harness.experiment.loop import (
     describe_divergence,
 )
 from harness.experiment.task import Problem
-from harness.simulator import Timeline, concat
+from harness.simulator.timeline import Timeline, concat
 from harness.store.schema import STATE, Outcome
 from harness.tasks.order import Laid, Minibatches
 

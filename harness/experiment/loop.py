@@ -30,8 +30,16 @@ from harness.experiment.task import Problem
 from harness.networks.contract import State, StatefulNetwork
 from harness.replay.fold_replay import StaleReplay
 from harness.replay.sharded_replay import ShardedReplay
-from harness.simulator import LOST, Simulation, Timeline, concat
-from harness.simulator.timeline import IN_FLIGHT, Columns, Contributions, Spans
+from harness.simulator.simulation import Simulation
+from harness.simulator.timeline import (
+    IN_FLIGHT,
+    LOST,
+    Columns,
+    Contributions,
+    Spans,
+    Timeline,
+    concat,
+)
 from harness.simulator.timeline_file import save_timeline
 from harness.store import RunWriter
 from harness.store.files import (

@@ -32,8 +32,9 @@ from harness.base.registry import (
 )
 from harness.base.settings import build, check_settings_class, dataclasses_below
 from harness.natural_gradient import NaturalGradient
-from harness.simulator import Averaging, ParameterServer
+from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.contract import TimingProtocol
+from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.simulation import protocol_named
 
 PLAIN_FORMS = AsyncSgd(), AveragedSgd(), GradientAveraging(), ModelAveraging()

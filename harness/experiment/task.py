@@ -27,8 +27,9 @@ from harness.experiment.contract import (
     ignore,
 )
 from harness.networks.contract import Network, State
-from harness.simulator import ParameterServer, Workload
+from harness.simulator.cluster import Workload
 from harness.simulator.protocols.contract import TimingProtocol
+from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.store import Run, RunWriter, Store
 from harness.tasks.order import Examples, Minibatches
 

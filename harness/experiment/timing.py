@@ -6,14 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.experiment.contract import Configuration, Watch
-from harness.simulator import (
-    Cluster,
-    ParameterServer,
-    Simulation,
-    Workload,
-    bare_throughput_per_s,
-)
+from harness.simulator.cluster import Cluster, Workload
+from harness.simulator.costs import bare_throughput_per_s
 from harness.simulator.protocols.contract import TimingProtocol
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
 from harness.store import Run, RunWriter, Store
 
 

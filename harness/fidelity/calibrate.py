@@ -25,7 +25,7 @@ from harness.base import forks
 from harness.networks.feedforward import Dnn, Layout, denormals_flushed, random_parameters
 from harness.processes.group import SERVER_RANK, Group
 from harness.processes.transport import Header, Hub, Kind, Link, fill
-from harness.simulator import Workload
+from harness.simulator.cluster import Workload
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from harness.fidelity.replay import (
     refuse_own_loop,
 )
 from harness.processes.recorder import PAUSE
-from harness.simulator import Cluster, Spans, Timeline
-from harness.simulator.timeline import Lag, inner_lag
+from harness.simulator.cluster import Cluster
+from harness.simulator.timeline import Lag, Spans, Timeline, inner_lag
 from harness.simulator.timeline_file import load_timeline
 from harness.store.schema import TIMELINE
 

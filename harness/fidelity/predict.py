@@ -11,8 +11,9 @@ from harness.algorithms.diloco import EagerDiLoCo
 from harness.experiment.experiment import AnyExperiment
 from harness.experiment.folds import SEARCH, Boundaries
 from harness.experiment.task import Pieces
-from harness.simulator import Simulation, Timeline, concat
+from harness.simulator.simulation import Simulation
 from harness.simulator.steady import Estimate, steady_estimate
+from harness.simulator.timeline import Timeline, concat
 from harness.tasks.order import Laid
 
 

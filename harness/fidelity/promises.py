@@ -20,15 +20,10 @@ from harness.base.errors import UserError
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.replay.fold_replay import StaleReplay
-from harness.simulator import (
-    Averaging,
-    Cluster,
-    Device,
-    ParameterServer,
-    Simulation,
-    WorkerGroup,
-    Workload,
-)
+from harness.simulator.cluster import Cluster, Device, WorkerGroup, Workload
+from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
 from harness.tasks.order import Key
 
 LAYERS, FRAMES, FOLDS, RATE = (6, 8, 4), 5, 6, 0.05

@@ -42,7 +42,7 @@ from harness.modules.task import Module, problem_of, remarks
 from harness.modules.trained import describe_module
 from harness.search.advice import AdviceOutcome, AdviceSearch, make_plan
 from harness.search.comparison import Grid, Rates
-from harness.simulator import Cluster, Workload, load_cluster
+from harness.simulator.cluster import Cluster, Workload, load_cluster
 from harness.store import Cell, Store
 from harness.store.files import writable_folder
 

@@ -24,7 +24,7 @@ from harness.modules.allowed import is_finite
 from harness.modules.network import trainable_parameters
 from harness.modules.parts import ModuleParts
 from harness.modules.settings import ModuleTable
-from harness.simulator import Cluster, Device, Workload
+from harness.simulator.cluster import Cluster, Device, Workload
 
 ALLOCATIONS = ("empty", "new_empty")
 """Beginnings of the names of operators that allocate memory and launch nothing."""

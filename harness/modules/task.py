@@ -60,7 +60,7 @@ from harness.modules.settings import ModuleTable, check_module
 from harness.modules.step_time import charge, check_charge
 from harness.modules.trees import unwrap
 from harness.networks.contract import Key, Minibatch, State
-from harness.simulator import Workload
+from harness.simulator.cluster import Workload
 from harness.store import Run, Store
 from harness.tasks.order import Examples, Laid, Minibatches
 

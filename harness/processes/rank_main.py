@@ -38,7 +38,7 @@ from harness.processes.transport import (
     ServerGone,
 )
 from harness.processes.worker import Contributor, Pacing, clock_offset_s, work
-from harness.simulator import load_protocols
+from harness.simulator.simulation import load_protocols
 from harness.store import Run, Store
 from harness.store.files import writable_folder
 from harness.tasks.order import Minibatches

@@ -18,7 +18,7 @@ from harness.experiment.experiment import AnyExperiment
 from harness.processes.recorder import Work
 from harness.processes.server import NOT_FINITE, NoWorkersLeft, OnProcesses, is_finite
 from harness.processes.transport import Header, Kind
-from harness.simulator import Timeline
+from harness.simulator.timeline import Timeline
 
 
 class Rounds(OnProcesses):

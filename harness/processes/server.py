@@ -29,7 +29,7 @@ from harness.experiment.experiment import AnyExperiment
 from harness.processes.recorder import Recorder, Work
 from harness.processes.transport import Connections, Header, Kind, MalformedMessage, Message, fill
 from harness.processes.worker import Pacing
-from harness.simulator import Timeline
+from harness.simulator.timeline import Timeline
 from harness.tasks.order import Minibatches
 
 FIRST_WITHIN_S = 1800.0

@@ -39,7 +39,7 @@ from harness.algorithms.saved import Saved, state_of
 from harness.algorithms.schedules import STEADY, Rates
 from harness.base.errors import UserError
 from harness.networks.contract import Key, Minibatch, Network, State, StatefulNetwork
-from harness.simulator import LOST, Restarts, Timeline
+from harness.simulator.timeline import LOST, Restarts, Timeline
 
 Reverted = Sequence[tuple[Saved, Sequence[str]]]
 """Objects, and the names of their attributes that a restart restores."""

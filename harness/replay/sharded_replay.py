@@ -26,8 +26,7 @@ from harness.algorithms.schedules import STEADY, Rates
 from harness.base.errors import UserError
 from harness.networks.contract import Network
 from harness.replay.fold_replay import MinibatchOf, ReplicaStates
-from harness.simulator import Timeline
-from harness.simulator.timeline import SERVER
+from harness.simulator.timeline import SERVER, Timeline
 
 
 @dataclass(eq=False)

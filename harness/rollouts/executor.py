@@ -27,7 +27,7 @@ from harness.rollouts.problems import Problems, check_reward
 from harness.rollouts.records import TRAINED, LengthQueries, RolloutRows
 from harness.rollouts.rollout_config import rollouts_of
 from harness.rollouts.sampling import Completion, check_sampled, draw_uniforms
-from harness.simulator import Timeline, concat
+from harness.simulator.timeline import Timeline, concat
 
 RECORD = ("rollout", "prompt", "difficulty", "tokens", "fate", "version")
 """Columns of whole numbers of the record of rollouts."""

@@ -24,7 +24,7 @@ from harness.rollouts.rollout_config import WarmStart, start_of
 from harness.rollouts.sources import PolicySource, SmallTransformer
 from harness.rollouts.starting import initial
 from harness.rollouts.training import RolloutTraining, computing
-from harness.simulator import Cluster, Workload
+from harness.simulator.cluster import Cluster, Workload
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.store import Run, RunWriter, Store
 

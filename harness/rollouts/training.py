@@ -20,7 +20,7 @@ from harness.experiment.loop import Diverged, Training, describe_divergence
 from harness.rollouts.executor import REWARD, RolloutExecutor
 from harness.rollouts.records import ROLLOUTS, TRAINED, rollout_rows
 from harness.rollouts.sampling import score_greedily
-from harness.simulator import Timeline
+from harness.simulator.timeline import Timeline
 from harness.store.schema import Outcome
 
 DECIDING = ("gradient_norm", "log_prob")

@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError, name_error
 from harness.experiment.experiment import AnyExperiment
-from harness.simulator import Cluster, Fault, Network, Server, WorkerGroup
+from harness.simulator.cluster import Cluster, Server, WorkerGroup
+from harness.simulator.faults import Fault
+from harness.simulator.network import Network
 
 RETRY_OF_LATENCIES, LEAST_RETRY_S = 2.0, 1e-6
 """A lost message is sent again after this many latencies of its path, and at least this time."""

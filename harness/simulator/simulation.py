@@ -118,7 +118,7 @@ class Simulation:
     Example:
         Two workers, minibatches of a tenth of a second, and copies that cost nothing:
 
-        >>> from harness.simulator import Device, WorkerGroup
+        >>> from harness.simulator.cluster import Device, WorkerGroup
         >>> cards = {"card": Device(achieved_flops_per_s=1e9)}
         >>> cluster = Cluster("two cards", cards, (WorkerGroup(2, "card"),))
         >>> workload = Workload(minibatch_frames=100, flops_per_frame=1e6, parameter_bytes=0)

@@ -14,7 +14,8 @@ from harness.algorithms.schedules import Schedule
 from harness.base.settings import setting
 from harness.experiment.experiment import AnyExperiment
 from harness.networks.feedforward import Dnn
-from harness.simulator import Simulation, Timeline
+from harness.simulator.simulation import Simulation
+from harness.simulator.timeline import Timeline
 from harness.speech.decoding import Decoder, Halves, orders, references_of
 from harness.speech.evaluation import log_prior
 from harness.speech.frames import frames_of

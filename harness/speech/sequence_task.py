@@ -25,7 +25,7 @@ from harness.experiment.experiment import AnyExperiment, Experiment
 from harness.experiment.run import run
 from harness.experiment.task import Judged, Opened, OwnLoop
 from harness.networks.feedforward import denormals_flushed
-from harness.simulator import Workload
+from harness.simulator.cluster import Workload
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.speech.frames import corpus_of
 from harness.speech.protocol import Sequence

@@ -17,7 +17,7 @@ from harness.acoustics.mmi import Outer
 from harness.experiment.contract import Progress, Watch
 from harness.experiment.experiment import AnyExperiment
 from harness.experiment.loop import Diverged, Training, describe_divergence
-from harness.simulator import Timeline
+from harness.simulator.timeline import Timeline
 from harness.speech.decoding import Tally
 from harness.speech.held_out import HoldoutScores, SequenceEvaluator
 from harness.speech.lags import summarise_lags

@@ -29,7 +29,7 @@ from harness.experiment.experiment import AnyExperiment
 from harness.experiment.loop import OnSimulation
 from harness.networks.contract import Minibatch
 from harness.replay.fold_replay import StaleReplay
-from harness.simulator import Contributions, Decodes, Timeline
+from harness.simulator.timeline import Contributions, Decodes, Timeline
 from harness.speech.protocol import CountQueries
 from harness.speech.sequence import Setup, Step, orders_of, simulation_of
 from harness.tasks.order import Key

@@ -53,7 +53,7 @@ from harness.networks.feedforward import (
     denormals_flushed,
     random_parameters,
 )
-from harness.simulator import Workload
+from harness.simulator.cluster import Workload
 from harness.speech.decoding import log_posteriors, references_of
 from harness.speech.evaluation import FrameEvaluator, log_prior
 from harness.speech.frames import Blocks, FramesOnDevice, MadeFrames, corpus_of, frames_of

@@ -19,7 +19,7 @@ from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.schedules import Constant, Halving, Hand, Search
 from harness.experiment.experiment import Experiment, Stage
 from harness.networks.feedforward import Precision
-from harness.simulator import load_cluster
+from harness.simulator.cluster import load_cluster
 from harness.speech.frames import shuffling_of
 from harness.speech.task import ENOUGH, Frames
 from reproductions.paper import Differences, Subject, levels

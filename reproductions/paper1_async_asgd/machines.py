@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.simulator import Cluster, ParameterServer, Workload, bare_throughput_per_s
+from harness.simulator.cluster import Cluster, Workload
+from harness.simulator.costs import bare_throughput_per_s
+from harness.simulator.protocols.parameter_server import ParameterServer
 from reproductions.machine_scan import Figures, MachinesConfig, minibatches_per_s, simulate
 from reproductions.paper import Subject
 from reproductions.paper1_async_asgd.exhibits import OVER, SHARING

@@ -20,7 +20,7 @@ from harness.experiment.contract import Configuration, Watch
 from harness.experiment.experiment import plain
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
-from harness.simulator import Cluster
+from harness.simulator.cluster import Cluster
 from harness.simulator.collectives import AllReduce
 from harness.simulator.protocols.all_reduce import build_wiring
 from harness.store import Run, RunWriter, Store

@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.simulator import Cluster, Workload, load_cluster
+from harness.simulator.cluster import Cluster, Workload, load_cluster
 from harness.simulator.protocols.averaging import Averaging
 
 FOLDER = Path(__file__).parent

@@ -21,7 +21,7 @@ from harness.algorithms.schedules import Constant, Exponential
 from harness.experiment.contract import Configuration
 from harness.experiment.experiment import Experiment, Stage
 from harness.search.search import LargestRateConfig
-from harness.simulator import load_cluster
+from harness.simulator.cluster import load_cluster
 from harness.speech.protocol import Sequence
 from harness.speech.sequence import Plateau
 from harness.speech.sequence_task import Sequences

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from harness.simulator import Cluster, ParameterServer, Workload
+from harness.simulator.cluster import Cluster, Workload
+from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.speech.lags import outer_lag
 from harness.speech.protocol import Sequence
 from reproductions.machine_scan import Figures, MachinesConfig, minibatches_per_s, simulate

@@ -28,7 +28,7 @@ from harness.rollouts.sources import SmallTransformer
 from harness.rollouts.stability import StabilityConfig
 from harness.rollouts.stale_gradients import StaleGradientConfig
 from harness.rollouts.task import Policy
-from harness.simulator import Cluster
+from harness.simulator.cluster import Cluster
 from reproductions.paper import Differences, Subject
 from reproductions.predictions.allowances import AllowanceConfig
 from reproductions.staleness_laws import BiasGrid, CollapseGrid

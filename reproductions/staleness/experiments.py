@@ -22,8 +22,7 @@ from harness.experiment.experiment import AnyExperiment, Experiment, Stage
 from harness.modules.task import Module
 from harness.natural_gradient import NaturalGradient
 from harness.search.search import BestRateConfig
-from harness.simulator import Cluster, Device, WorkerGroup, Workload, load_cluster
-from harness.simulator.cluster import Server
+from harness.simulator.cluster import Cluster, Device, Server, WorkerGroup, Workload, load_cluster
 from harness.speech.task import Frames
 from reproductions.paper import Differences, Subject
 from reproductions.staleness.problems import problem

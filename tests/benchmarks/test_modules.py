@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 import lagbench
 from harness.modules.network import ModuleNetwork, flat, trainable_parameters
-from harness.simulator import Cluster, Device, WorkerGroup
+from harness.simulator.cluster import Cluster, Device, WorkerGroup
 from tests.modules import Transformer, rows, symbols_loss
 
 CLUSTER = Cluster("one", {"card": Device(launch_s=0.01)}, (WorkerGroup(1, "card"),))

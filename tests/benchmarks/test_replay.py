@@ -14,7 +14,8 @@ from harness.algorithms.async_sgd import AveragedSgd
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.replay.fold_replay import ReplicaStates, StaleReplay
-from harness.simulator import Simulation, Workload, load_cluster
+from harness.simulator.cluster import Workload, load_cluster
+from harness.simulator.simulation import Simulation
 from harness.speech.frames import FramesOnDevice
 from harness.tasks.order import Order
 

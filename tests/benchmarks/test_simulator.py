@@ -5,19 +5,12 @@ import numpy as np
 import pytest
 import simpy
 
-from harness.simulator import (
-    Averaging,
-    Cluster,
-    Device,
-    Jitter,
-    Server,
-    Simulation,
-    WorkerGroup,
-    Workload,
-)
+from harness.simulator.cluster import Cluster, Device, Jitter, Server, WorkerGroup, Workload
 from harness.simulator.collectives import AllReduce
 from harness.simulator.costs import computation_s, costs_of
 from harness.simulator.network import Level, Network, wire
+from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.simulation import Simulation
 from tests.harness.simulator.simpy_network import NetworkedModel
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)

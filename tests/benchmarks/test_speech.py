@@ -19,7 +19,7 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant
 from harness.experiment.experiment import Stage
 from harness.networks.feedforward import Dnn, Layout, random_parameters
-from harness.simulator import load_cluster
+from harness.simulator.cluster import load_cluster
 from harness.speech.sequence import Setup
 from harness.speech.sequence_training import SequenceTraining
 from harness.speech.task import Frames

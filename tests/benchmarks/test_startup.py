@@ -10,7 +10,7 @@ from tests.benchmarks.conftest import ROOMS, find_planted
 
 HELP = ("-m", "harness", "--help")
 TORCH = ("-c", "import torch")
-SIMULATOR = ("-c", "import harness.simulator")
+SIMULATOR = ("-c", "import harness.simulator.simulation")
 NUMBA = ("-c", "import numba, scipy.stats, pyarrow.parquet")
 
 

@@ -13,27 +13,17 @@ from random import Random
 import numpy as np
 import pytest
 
-from harness.simulator import (
-    Averaging,
-    ClientSampling,
-    Cluster,
-    Device,
-    Fault,
-    Jitter,
-    Level,
-    Link,
-    Network,
-    ParameterServer,
-    Server,
-    Simulation,
-    WorkerGroup,
-    Workload,
-    laws,
-)
+from harness.simulator import laws
+from harness.simulator.cluster import Cluster, Device, Jitter, Link, Server, WorkerGroup, Workload
 from harness.simulator.collectives import AllReduce
 from harness.simulator.costs import computation_s, costs_of
-from harness.simulator.network import wire
+from harness.simulator.faults import Fault
+from harness.simulator.network import Level, Network, wire
+from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
+from harness.simulator.protocols.client_sampling import ClientSampling
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
 from tests.harness.simulator.simpy_link import LinkedModel
 from tests.harness.simulator.simpy_network import NetworkedModel
 from tests.harness.simulator.simpy_rounds import BackupModel

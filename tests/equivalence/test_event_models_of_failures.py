@@ -13,20 +13,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.simulator import (
-    Averaging,
-    Fault,
-    Host,
-    Level,
-    Link,
-    Network,
-    ParameterServer,
-    Server,
-    Simulation,
-    laws,
-)
-from harness.simulator.cluster import Checkpoints, Compression, Parallel
+from harness.simulator import laws
+from harness.simulator.cluster import Checkpoints, Compression, Host, Link, Parallel, Server
 from harness.simulator.costs import computation_s, costs_of
+from harness.simulator.faults import Fault
+from harness.simulator.network import Level, Network
+from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
 from tests.equivalence.test_event_models import JOB, assert_equal, random_cluster, rows_of
 from tests.nightly import runs
 

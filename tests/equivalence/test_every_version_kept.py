@@ -19,7 +19,8 @@ from harness.experiment.experiment import Stage
 from harness.experiment.run import run as train
 from harness.experiment.run_file import load_run
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
-from harness.simulator import Fault, Timeline
+from harness.simulator.faults import Fault
+from harness.simulator.timeline import Timeline
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.store.schema import MODEL, TIMELINE

@@ -27,20 +27,19 @@ from harness.experiment.task import Problem, Task
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.replay.sharded_replay import ShardedReplay
-from harness.simulator import (
-    Averaging,
+from harness.simulator.cluster import (
+    Checkpoints,
     Cluster,
     Device,
-    Fault,
     Jitter,
     Link,
     Server,
-    Timeline,
     WorkerGroup,
     Workload,
-    concat,
 )
-from harness.simulator.cluster import Checkpoints
+from harness.simulator.faults import Fault
+from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.timeline import Timeline, concat
 from tests.equivalence.catalogue import WORKERS, algorithms, protocols
 from tests.equivalence.walk import WRITTEN, Walk
 from tests.nightly import runs

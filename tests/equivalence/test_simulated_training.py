@@ -11,14 +11,10 @@ from harness.base.errors import UserError
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
 from harness.replay.fold_replay import StaleReplay
-from harness.simulator import (
-    ParameterServer,
-    Simulation,
-    Timeline,
-    Workload,
-    concat,
-    load_cluster,
-)
+from harness.simulator.cluster import Workload, load_cluster
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
+from harness.simulator.timeline import Timeline, concat
 
 LAYOUT = Layout((4, 5, 3))
 NET = Dnn(LAYOUT)

@@ -25,8 +25,7 @@ from harness.algorithms.catalogue import (
 )
 from harness.algorithms.contract import Fold, LocalWork, Memory
 from harness.networks.contract import Minibatch, Network
-from harness.simulator import LOST, Timeline
-from harness.simulator.timeline import SERVER
+from harness.simulator.timeline import LOST, SERVER, Timeline
 
 MinibatchOf = Callable[[Sequence[tuple[int, int]]], Minibatch]
 

@@ -37,7 +37,7 @@ from harness.processes.transport import (
     frames_of,
     read_frames,
 )
-from harness.simulator import load_cluster
+from harness.simulator.cluster import load_cluster
 from harness.simulator.timeline import Contributions, Folds, Timeline
 from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.speech import task

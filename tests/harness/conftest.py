@@ -15,7 +15,7 @@ from harness.algorithms.schedules import Constant
 from harness.experiment.contract import Watch
 from harness.experiment.experiment import Experiment, Stage
 from harness.experiment.run import run
-from harness.simulator import Cluster, load_cluster
+from harness.simulator.cluster import Cluster, load_cluster
 from harness.speech import frames
 from harness.speech.task import Frames
 from harness.store import Run, Store

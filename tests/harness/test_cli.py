@@ -8,7 +8,8 @@ import pytest
 
 from harness import cli
 from harness.commands import simulate
-from harness.simulator import Simulation, load_cluster
+from harness.simulator.cluster import load_cluster
+from harness.simulator.simulation import Simulation
 
 K20M = str(Path(__file__).parents[2] / "reproductions" / "clusters" / "k20m-server.toml")
 SMALL = [K20M, "--folds", "200"]

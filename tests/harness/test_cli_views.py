@@ -7,7 +7,7 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.commands.timing import points
-from harness.simulator import load_cluster
+from harness.simulator.cluster import load_cluster
 from tests.harness.test_cli import lagbench
 
 CLUSTERS = Path(__file__).parents[2] / "reproductions" / "clusters"

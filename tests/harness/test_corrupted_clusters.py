@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness import cli
 from harness.base.settings import Spec, build
-from harness.simulator import Cluster
+from harness.simulator.cluster import Cluster
 from tests.keys import Key, keys_of
 
 K20M = Path(__file__).parents[2] / "reproductions" / "clusters" / "k20m-server.toml"

@@ -15,7 +15,7 @@ from harness.judge.builders import Maker, build_claim, build_exhibit
 from harness.judge.claims import Here, all_of
 from harness.judge.results import Claim
 from harness.rollouts.records import ROLLOUTS
-from harness.simulator import Timeline
+from harness.simulator.timeline import Timeline
 from harness.simulator.timeline_file import save_timeline
 from harness.store import Run
 from harness.store.files import MetricRow, columns_of

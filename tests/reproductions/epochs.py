@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.simulator import Cluster, Simulation, Workload
+from harness.simulator.cluster import Cluster, Workload
 from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.simulation import Simulation
 
 SAMPLE = 100
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from harness.experiment.run import Runner
-from harness.simulator import load_cluster
+from harness.simulator.cluster import load_cluster
 from harness.store import Store
 from reproductions.paper2_ng_averaging.checks import AllReduceConfig
 

@@ -11,7 +11,7 @@ from harness.algorithms.schedules import Constant
 from harness.experiment.experiment import Experiment, Stage
 from harness.judge.builders import Runs
 from harness.judge.results import Row, read_results
-from harness.simulator import load_cluster
+from harness.simulator.cluster import load_cluster
 from harness.speech.task import Frames
 from harness.store import files
 from reproductions.command import _print_results

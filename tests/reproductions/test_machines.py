@@ -8,8 +8,9 @@ import pytest
 
 from harness.base.settings import load_spec
 from harness.judge.claims import rule_near
-from harness.simulator import Jitter, ParameterServer, Workload, load_cluster
+from harness.simulator.cluster import Jitter, Workload, load_cluster
 from harness.simulator.costs import compute_seconds, copy_seconds, fold_seconds
+from harness.simulator.protocols.parameter_server import ParameterServer
 from reproductions.machine_scan import Machines, minibatches_per_s, simulate
 from reproductions.machines import describe_allowed, is_allowed, judge_machines, machine_rows
 from reproductions.paper1_async_asgd import machines as paper1

@@ -16,8 +16,8 @@ from harness.judge.claims import all_of
 from harness.judge.results import Claim
 from harness.judge.statistics import Array
 from harness.networks.feedforward import Dnn
-from harness.simulator import Simulation
 from harness.simulator.collectives import AllReduce
+from harness.simulator.simulation import Simulation
 from harness.store import Store
 from reproductions.paper import Paper
 from reproductions.paper3_async_mmi.quantities import Sweep

@@ -1,6 +1,6 @@
 import pytest
 
-from harness.simulator import load_cluster
+from harness.simulator.cluster import load_cluster
 from reproductions.paper2_ng_averaging.claims import BAND
 from reproductions.paper2_ng_averaging.prediction import (
     CLUSTER,

@@ -8,7 +8,9 @@ import torch
 
 from data_synth import load_corpus
 from harness.base.seeds import identity
-from harness.simulator import ParameterServer, Simulation, Workload, load_cluster
+from harness.simulator.cluster import Workload, load_cluster
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
 from reproductions.paper import Subject
 from reproductions.staleness import claims
 from reproductions.staleness.experiments import (

@@ -15,7 +15,7 @@ from harness.algorithms.contract import Algorithm
 from harness.experiment.loop import slice_timeline
 from harness.networks.contract import Minibatch
 from harness.replay.fold_replay import StaleReplay
-from harness.simulator import Contributions, Folds, Timeline
+from harness.simulator.timeline import Contributions, Folds, Timeline
 
 Lowest = Callable[[int, int], Sequence[float]]
 """Where the bowl of a worker's minibatch is lowest."""

@@ -36,8 +36,10 @@ from harness.algorithms.stale import (
     StalenessAware,
 )
 from harness.experiment.loop import slice_timeline
-from harness.simulator import Cluster, Device, ParameterServer, Simulation, WorkerGroup, Workload
+from harness.simulator.cluster import Cluster, Device, WorkerGroup, Workload
 from harness.simulator.protocols.backup_workers import BackupWorkers
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
 from reproductions.staleness.quantities import stable_rate as delayed_stable_rate
 from tests.theory.bowl import at_zero, in_rounds, replayed, stale, vector, walked
 

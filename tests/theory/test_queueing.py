@@ -1,19 +1,11 @@
 import numpy as np
 import pytest
 
-from harness.simulator import (
-    Cluster,
-    Device,
-    Jitter,
-    Link,
-    ParameterServer,
-    Server,
-    Simulation,
-    WorkerGroup,
-    Workload,
-)
+from harness.simulator.cluster import Cluster, Device, Jitter, Link, Server, WorkerGroup, Workload
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
 from tests.theory.queueing import (
     Visits,
     constant_repair,

@@ -6,7 +6,7 @@ from harness import cli
 from harness.base.errors import UserError
 from harness.base.registry import cluster_file, find_bundled, run_file
 from harness.experiment.run_file import load_run
-from harness.simulator import load_cluster
+from harness.simulator.cluster import load_cluster
 
 ROOT = Path(__file__).parents[3]
 

@@ -10,10 +10,12 @@ from harness.base.reads import Reads, unread_keys, watch
 from harness.base.settings import Spec, setting
 from harness.experiment.experiment import plain
 from harness.rollouts.protocol import Rollouts
-from harness.simulator import Averaging, ParameterServer, Simulation
 from harness.simulator.cluster import cluster_from
+from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.client_sampling import ClientSampling
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
 from harness.speech.protocol import Sequence
 
 

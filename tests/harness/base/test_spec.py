@@ -9,7 +9,7 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.base.settings import Spec, build, setting
-from harness.simulator import Cluster, Jitter, Workload, load_cluster
+from harness.simulator.cluster import Cluster, Jitter, Workload, load_cluster
 
 K20M = Path(__file__).parents[3] / "reproductions" / "clusters" / "k20m-server.toml"
 

@@ -16,7 +16,10 @@ from harness.base.seeds import identity
 from harness.cli import main, parser_of
 from harness.experiment.run_file import load_run
 from harness.processes.rank_main import check_protocol
-from harness.simulator import Averaging, Fault, ParameterServer, Simulation, load_protocol
+from harness.simulator.faults import Fault
+from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation, load_protocol
 from harness.store import Store
 from tests.docs.pages import blocks
 from tests.harness.simulator.conftest import UNIT_JOB, make_cluster
@@ -36,7 +39,7 @@ for number, name in enumerate(("relay", "Relay")):
     assert main(["simulate", "k20m-server", *more, *asked, "--json", f"{number}.json"]) == 0
 assert main(["predict", run]) == 0
 import lagbench
-from harness.simulator import load_protocol
+from harness.simulator.simulation import load_protocol
 for name in ("relay", load_protocol("Relay")(turn=2)):
     timeline = lagbench.simulate("k20m-server", protocol=name, workers=3, folds=60)
     print("sha256", timeline.sha256())
@@ -45,7 +48,7 @@ for name in ("relay", load_protocol("Relay")(turn=2)):
 HURRIED = """
 from dataclasses import dataclass
 from harness.base.settings import setting
-from harness.simulator import ParameterServer
+from harness.simulator.protocols.parameter_server import ParameterServer
 
 @dataclass(frozen=True)
 class Hurried(ParameterServer):

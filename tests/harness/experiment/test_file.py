@@ -15,9 +15,11 @@ from harness.experiment.experiment import Stage
 from harness.experiment.run_file import load_run
 from harness.natural_gradient import NaturalGradient, Preconditioner
 from harness.processes.rank_main import check_protocol
-from harness.simulator import Averaging, Fault, ParameterServer
+from harness.simulator.faults import Fault
+from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.contract import Handing
+from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.speech.frames import corpus_of
 from harness.tasks.order import Partition
 from tests.run_files import ASYNCHRONOUS, written

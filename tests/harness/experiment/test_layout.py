@@ -7,7 +7,9 @@ import pytest
 
 from harness.base.registry import cluster_file
 from harness.experiment.loop import LAYOUT
-from harness.simulator import ParameterServer, Simulation, Workload, load_cluster
+from harness.simulator.cluster import Workload, load_cluster
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
 
 KEPT = {
     "k20m-server": "8014c848882595b3",

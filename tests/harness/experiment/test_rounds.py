@@ -17,9 +17,10 @@ from harness.base.errors import UserError
 from harness.experiment.experiment import Stage
 from harness.experiment.run import run as train
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
-from harness.simulator import Fault, ParameterServer
 from harness.simulator.cluster import Compression
+from harness.simulator.faults import Fault
 from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.timeline_file import load_timeline
 from harness.store.schema import TEST_ERRORS
 from tests.killed import check_deaths

@@ -25,20 +25,20 @@ from harness.experiment.run import run as execute
 from harness.fidelity.predict import time_passes
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.task import Module
-from harness.simulator import (
-    Averaging,
+from harness.simulator.cluster import (
     Cluster,
     Device,
-    Fault,
     Jitter,
     Parallel,
-    ParameterServer,
     Server,
-    Simulation,
     WorkerGroup,
     Workload,
 )
+from harness.simulator.faults import Fault
+from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from tests.experiments import experiment

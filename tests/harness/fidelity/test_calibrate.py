@@ -12,9 +12,9 @@ from harness.fidelity.calibrate import (
     cluster_text,
     fit_costs,
 )
-from harness.simulator import Simulation, Workload
-from harness.simulator.cluster import cluster_from
+from harness.simulator.cluster import Workload, cluster_from
 from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.simulation import Simulation
 
 PRICES = np.array([2e-5, 3e-12])
 

@@ -18,8 +18,7 @@ from harness.fidelity.compare import (
 )
 from harness.fidelity.predict import time_passes
 from harness.processes.recorder import Recorder, Work
-from harness.simulator import LOST, Timeline
-from harness.simulator.timeline import IN_FLIGHT
+from harness.simulator.timeline import IN_FLIGHT, LOST, Timeline
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.store.schema import TIMELINE

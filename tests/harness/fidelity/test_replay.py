@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from harness.fidelity import replay as replaying
-from harness.simulator import Timeline
+from harness.simulator.timeline import Timeline
 from harness.simulator.timeline_file import save_timeline
 
 

@@ -6,7 +6,7 @@ from harness.experiment.experiment import Experiment
 from harness.experiment.run_file import load_folds
 from harness.fidelity.compare import Comparison, behaviour
 from harness.fidelity.validate import REGIMES, markdown
-from harness.simulator import Timeline
+from harness.simulator.timeline import Timeline
 from harness.speech.task import Frames
 
 BOUNDS = {

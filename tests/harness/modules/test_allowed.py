@@ -20,7 +20,8 @@ from harness.modules.allowed import (
 from harness.modules.call import Call, cluster_of, tell_apart
 from harness.modules.network import Parameters
 from harness.modules.recipe import optimizer_of
-from harness.simulator import Averaging, BackupWorkers
+from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.protocols.backup_workers import BackupWorkers
 
 SPARSE = torch.optim.SparseAdam(nn.Linear(2, 2).parameters(), 0.1)
 OPTIMIZER = torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)

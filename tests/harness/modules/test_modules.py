@@ -16,7 +16,8 @@ from harness.modules.network import Parameters
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.task import Module
 from harness.natural_gradient import NGSGD
-from harness.simulator import Averaging, Cluster, Device, WorkerGroup, Workload
+from harness.simulator.cluster import Cluster, Device, WorkerGroup, Workload
+from harness.simulator.protocols.averaging import Averaging
 from harness.store import Store
 from harness.store.schema import MODEL
 from tests.experiments import experiment

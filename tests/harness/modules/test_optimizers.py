@@ -15,7 +15,7 @@ from harness.base.errors import UserError
 from harness.experiment.methods import OPTIMIZERS, method_of, with_optimizer
 from harness.modules.recipe import OptimizerChoice, optimizer_of
 from harness.natural_gradient import NGSGD
-from harness.simulator import Averaging
+from harness.simulator.protocols.averaging import Averaging
 
 
 def some() -> list[nn.Parameter]:

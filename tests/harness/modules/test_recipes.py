@@ -26,7 +26,8 @@ from harness.modules.gradient_rules import GradientRules
 from harness.modules.network import ModuleNetwork, Parameters
 from harness.modules.recipe import schedule_of, with_decay
 from harness.natural_gradient import NGSGD, NaturalGradient
-from harness.simulator import Averaging, ParameterServer
+from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from tests.harness.modules.test_modules import (

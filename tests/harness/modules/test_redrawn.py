@@ -27,7 +27,7 @@ from harness.experiment.run import run as execute
 from harness.modules.partition import by_label
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.reading import RandomExamples, arrays_of
-from harness.simulator import Averaging
+from harness.simulator.protocols.averaging import Averaging
 from harness.store import Store
 from harness.store.schema import MODEL
 from tests.harness.modules.test_modules import CLUSTER, RATE, SIZE, configured, final

@@ -16,8 +16,16 @@ from harness.experiment.cluster_notes import describe_doubts
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.settings import ModuleTable
 from harness.modules.step_time import Counts, StepCounter, charge, count_step
-from harness.simulator import Cluster, Device, Simulation, WorkerGroup, Workload, load_cluster
-from harness.simulator.cluster import OPERATOR_S, catalogue
+from harness.simulator.cluster import (
+    OPERATOR_S,
+    Cluster,
+    Device,
+    WorkerGroup,
+    Workload,
+    catalogue,
+    load_cluster,
+)
+from harness.simulator.simulation import Simulation
 
 
 def problem(*layers: int) -> ModuleParts:

@@ -23,16 +23,11 @@ from harness.fidelity.replay import execute_again
 from harness.modules.partition import Dirichlet, by_label, dirichlet, measure_skew, split_rows
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.task import Module
-from harness.simulator import (
-    Averaging,
-    Cluster,
-    Device,
-    Fault,
-    ParameterServer,
-    WorkerGroup,
-    Workload,
-)
+from harness.simulator.cluster import Cluster, Device, WorkerGroup, Workload
+from harness.simulator.faults import Fault
+from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
+from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.store.schema import MODEL

@@ -35,7 +35,8 @@ from harness.processes.server import NoWorkersLeft, ServerExecutor
 from harness.processes.transport import LAYOUT, Header, Kind, ServerGone
 from harness.processes.worker import Pacing, clock_offset_s, work
 from harness.replay.fold_replay import StaleReplay
-from harness.simulator import Averaging, Timeline
+from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.timeline import Timeline
 from tests.harness.processes.town import Frames, Place, Town, TownHub, TownLink, Wire
 
 SIZE, FOLDS, A_SEGMENT, RATE, EVERY = 6, 9, 3, 0.5, 2

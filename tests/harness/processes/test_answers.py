@@ -16,7 +16,7 @@ from harness.processes.rounds import Rounds
 from harness.processes.server import FIRST_WITHIN_S, WITHIN_S, NoWorkersLeft, ServerExecutor
 from harness.processes.transport import Connections, Header, Kind, frames_of, read_frames
 from harness.processes.worker import Pacing
-from harness.simulator import Averaging
+from harness.simulator.protocols.averaging import Averaging
 from harness.speech.task import Frames
 
 SIZE = Dnn(Layout((9, 6, 5))).layout.parameters

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.fidelity.replay import ReplayResult, load_finished_run, replay_run
-from harness.simulator import LOST, Timeline
+from harness.simulator.timeline import LOST, Timeline
 from harness.simulator.timeline_file import load_timeline
 from harness.store.schema import TIMELINE
 from tests.processes import PATIENCE_S

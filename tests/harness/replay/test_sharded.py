@@ -14,14 +14,11 @@ from harness.base.seeds import identity
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
 from harness.replay.sharded_replay import ShardedReplay, ShardedServer, edges
-from harness.simulator import (
-    Cluster,
-    Fault,
-    ParameterServer,
-    Simulation,
-    Timeline,
-    Workload,
-)
+from harness.simulator.cluster import Cluster, Workload
+from harness.simulator.faults import Fault
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
+from harness.simulator.timeline import Timeline
 
 LAYOUT = Layout((9, 6, 5))
 

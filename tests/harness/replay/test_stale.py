@@ -7,8 +7,7 @@ from harness.algorithms.contract import Server
 from harness.networks.contract import Minibatch
 from harness.replay.fold_replay import StaleReplay
 from harness.replay.sharded_replay import ShardedReplay
-from harness.simulator import Contributions, Folds, Timeline
-from harness.simulator.timeline import IN_FLIGHT, SERVER, Pieces
+from harness.simulator.timeline import IN_FLIGHT, SERVER, Contributions, Folds, Pieces, Timeline
 from harness.speech.protocol import CountQueries
 from harness.speech.streams import SequenceReplay
 

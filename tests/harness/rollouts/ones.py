@@ -13,7 +13,7 @@ from harness.rollouts.protocol import Rollouts
 from harness.rollouts.rollout_config import WarmStart
 from harness.rollouts.sources import SmallTransformer
 from harness.rollouts.task import Policy
-from harness.simulator import load_cluster
+from harness.simulator.cluster import load_cluster
 
 VOCABULARY, CONTEXT = 5, 14
 

@@ -8,7 +8,8 @@ import pytest
 
 from harness.rollouts.protocol import Rollouts
 from harness.rollouts.records import TRAINED, RolloutRows, rollout_rows
-from harness.simulator import Simulation, Timeline
+from harness.simulator.simulation import Simulation
+from harness.simulator.timeline import Timeline
 from tests.harness.rollouts.test_event_loop import WORKLOAD, cluster_of
 
 ONE = {"decode_s": 0.01, "sequence_s": 0.001, "slots": 16, "sync_s": 0.0}

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from harness.rollouts.protocol import PUBLICATIONS, RULES, Rollouts
-from harness.simulator import Cluster, Device, Link, Simulation, WorkerGroup, Workload, concat
+from harness.simulator.cluster import Cluster, Device, Link, WorkerGroup, Workload
+from harness.simulator.simulation import Simulation
+from harness.simulator.timeline import concat
 from tests.harness.rollouts.naive import Walk
 from tests.nightly import runs
 

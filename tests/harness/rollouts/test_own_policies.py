@@ -18,7 +18,7 @@ from harness.rollouts.protocol import Rollouts
 from harness.rollouts.rollout_config import WarmStart
 from harness.rollouts.sampling import sample
 from harness.rollouts.task import configure
-from harness.simulator import ParameterServer
+from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.store import Run
 from lagbench.rollout_result import RolloutResult
 from tests.harness.rollouts.ones import PROTOCOL

@@ -10,7 +10,8 @@ from harness.base.reads import Reads, watch
 from harness.cli import main
 from harness.rollouts.protocol import PUBLICATIONS, RULES, Rollouts
 from harness.rollouts.records import TRAINED, rollout_rows
-from harness.simulator import Simulation, concat
+from harness.simulator.simulation import Simulation
+from harness.simulator.timeline import concat
 from harness.simulator.timeline_file import load_timeline, save_timeline
 from tests.harness.rollouts.test_event_loop import WORKLOAD, advance, answer, cluster_of, simulate
 

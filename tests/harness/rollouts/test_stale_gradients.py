@@ -30,7 +30,7 @@ from harness.rollouts.stale_gradients import (
 )
 from harness.rollouts.starting import initial
 from harness.rollouts.task import Policy
-from harness.simulator import Cluster
+from harness.simulator.cluster import Cluster
 from harness.store import Store
 from tests.harness.rollouts.ones import configure
 from tests.silence import silent

@@ -12,7 +12,7 @@ from harness.experiment.experiment import Experiment, Stage
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.task import Module
 from harness.search.search import TRIED, BestRateConfig, climb_to_edge, solve
-from harness.simulator import Cluster, Device, WorkerGroup, Workload
+from harness.simulator.cluster import Cluster, Device, WorkerGroup, Workload
 from harness.store import Store
 from tests.experiments import experiment
 from tests.silence import silent

@@ -6,21 +6,12 @@ import pytest
 from harness.algorithms.catalogue import AsyncSgd, GradientAveraging, ModelAveraging
 from harness.base.errors import UserError
 from harness.search.knobs import KNOBS, knob_of
-from harness.simulator import (
-    Averaging,
-    Cluster,
-    Device,
-    Jitter,
-    Level,
-    Link,
-    Network,
-    ParameterServer,
-    Simulation,
-    WorkerGroup,
-    Workload,
-)
-from harness.simulator.network import route, wire
+from harness.simulator.cluster import Cluster, Device, Jitter, Link, WorkerGroup, Workload
+from harness.simulator.network import Level, Network, route, wire
+from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
 
 CLUSTER = Cluster("c", {"d": Device(launch_s=1.0)}, (WorkerGroup(2, "d"),), link=Link(0.5))
 

@@ -3,18 +3,18 @@ from typing import Any
 
 import pytest
 
-from harness.simulator import (
+from harness.simulator.cluster import (
     Cluster,
     Device,
     Host,
     Jitter,
     Link,
     Server,
-    Simulation,
-    Timeline,
     WorkerGroup,
     Workload,
 )
+from harness.simulator.simulation import Simulation
+from harness.simulator.timeline import Timeline
 
 
 def make_cluster(

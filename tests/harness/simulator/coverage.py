@@ -9,7 +9,8 @@ import sys
 
 import numpy as np
 
-from harness.simulator import Simulation, load_cluster
+from harness.simulator.cluster import load_cluster
+from harness.simulator.simulation import Simulation
 from harness.simulator.steady import horizon_of, long_run
 
 FIRST_SEED = 1000

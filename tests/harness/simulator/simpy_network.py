@@ -9,7 +9,7 @@ import math
 
 import simpy
 
-from harness.simulator import Cluster
+from harness.simulator.cluster import Cluster
 from harness.simulator.costs import computation_s, costs_of, folding_s
 from tests.harness.simulator.simpy_server import Counted
 

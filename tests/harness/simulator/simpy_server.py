@@ -8,7 +8,7 @@ from itertools import count
 
 import simpy
 
-from harness.simulator import Cluster
+from harness.simulator.cluster import Cluster
 from harness.simulator.costs import computation_s, costs_of
 
 

@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator import ClientSampling, Fault, Jitter, ParameterServer, Simulation, Workload
-from harness.simulator.cluster import Checkpoints
+from harness.simulator.cluster import Checkpoints, Jitter, Workload
+from harness.simulator.faults import Fault
 from harness.simulator.protocols.absences import new_absences, select_readers
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
+from harness.simulator.protocols.client_sampling import ClientSampling
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
 LOGNORMAL = Jitter("lognormal", 0.3)

@@ -2,8 +2,10 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator import Jitter, ParameterServer, Simulation
+from harness.simulator.cluster import Jitter
 from harness.simulator.faults import Fault
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
 
 EXPONENTIAL = Jitter("shifted-exponential", 1.0)
 LOGNORMAL = Jitter("lognormal", 0.3)

@@ -3,11 +3,12 @@ from dataclasses import replace
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator import Fault, Jitter, Simulation, Workload
-from harness.simulator.cluster import Checkpoints, Host, Parallel
+from harness.simulator.cluster import Checkpoints, Host, Jitter, Parallel, Workload
+from harness.simulator.faults import Fault
 from harness.simulator.network import Level, Network
 from harness.simulator.protocols.all_reduce import MOST_BUCKETS, sizes
 from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.simulation import Simulation
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
 LOGNORMAL = Jitter("lognormal", 0.3)

@@ -4,8 +4,9 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.cli import main
-from harness.simulator import Jitter, Simulation
+from harness.simulator.cluster import Jitter
 from harness.simulator.protocols.backup_workers import BackupWorkers
+from harness.simulator.simulation import Simulation
 
 EXPONENTIAL = Jitter("shifted-exponential", 1.0)
 BUSY = {"copy_s": 0.2, "latency_s": 0.01, "fold_s": 0.05, "jitter": EXPONENTIAL}

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator import Averaging, Level, Network, Simulation, WorkerGroup, Workload
+from harness.simulator.cluster import WorkerGroup, Workload
 from harness.simulator.collectives import AllReduce, schedule
-from harness.simulator.network import NO_LINK, route, wire
+from harness.simulator.network import NO_LINK, Level, Network, route, wire
+from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.simulation import Simulation
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
 NVLINK = Level(1, 16.0, 0.25, inside=True)

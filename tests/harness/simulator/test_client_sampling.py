@@ -6,16 +6,10 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator import (
-    ClientSampling,
-    Host,
-    Level,
-    Network,
-    Simulation,
-    WorkerGroup,
-    Workload,
-)
-from harness.simulator.cluster import Compression
+from harness.simulator.cluster import Compression, Host, WorkerGroup, Workload
+from harness.simulator.network import Level, Network
+from harness.simulator.protocols.client_sampling import ClientSampling
+from harness.simulator.simulation import Simulation
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
 

@@ -4,7 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.simulator import Averaging, Cluster, Simulation, load_cluster
+from harness.simulator.cluster import Cluster, load_cluster
+from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.simulation import Simulation
 from tests.keys import keys_of
 
 ROOT = Path(__file__).parents[3]

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator import Averaging, Level, Network, Simulation, Workload
-from harness.simulator.cluster import Compression
+from harness.simulator.cluster import Compression, Workload
+from harness.simulator.network import Level, Network
+from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.simulation import Simulation
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
 

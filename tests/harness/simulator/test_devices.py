@@ -1,8 +1,7 @@
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator import Cluster, load_cluster
-from harness.simulator.cluster import catalogue
+from harness.simulator.cluster import Cluster, catalogue, load_cluster
 
 PLAIN = 'name = "n"\nworkers = [{{count = 2, device = "{}"}}]\n'
 

@@ -1,7 +1,7 @@
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator import Jitter, load_cluster
+from harness.simulator.cluster import Jitter, load_cluster
 
 HEAD = 'name = "n"\nworkers = [{count = 1, device = "K20"}]\n'
 EMPIRICAL = HEAD + '[jitter]\nlaw = "empirical"\nfile = "steps.txt"\n'

@@ -2,18 +2,13 @@
 
 import pytest
 
-from harness.simulator import (
-    Averaging,
-    Cluster,
-    Device,
-    Fault,
-    ParameterServer,
-    Simulation,
-    WorkerGroup,
-    Workload,
-)
+from harness.simulator.cluster import Cluster, Device, WorkerGroup, Workload
+from harness.simulator.faults import Fault
+from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.client_sampling import ClientSampling
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
 
 PROTOCOLS = (
     Averaging(every=1),

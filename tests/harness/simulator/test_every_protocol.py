@@ -10,22 +10,15 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from harness.simulator import (
-    Averaging,
-    ClientSampling,
-    Cluster,
-    Fault,
-    Jitter,
-    Level,
-    Network,
-    ParameterServer,
-    Server,
-    Simulation,
-    Workload,
-    concat,
-)
-from harness.simulator.cluster import Checkpoints, Job
+from harness.simulator.cluster import Checkpoints, Cluster, Jitter, Job, Server, Workload
+from harness.simulator.faults import Fault
+from harness.simulator.network import Level, Network
+from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
+from harness.simulator.protocols.client_sampling import ClientSampling
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
+from harness.simulator.timeline import concat
 from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.speech.protocol import Sequence
 from tests.harness.simulator.conftest import UNIT_JOB, make_cluster

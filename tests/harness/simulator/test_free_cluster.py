@@ -3,7 +3,9 @@ import math
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator import Device, Simulation, Workload, compute_seconds, load_cluster
+from harness.simulator.cluster import Device, Workload, load_cluster
+from harness.simulator.costs import compute_seconds
+from harness.simulator.simulation import Simulation
 
 FREE = 'name = "free"\n[devices.any]\n[[workers]]\ncount = 4\ndevice = "any"\n'
 JOB = Workload(minibatch_frames=256, flops_per_frame=1e9, parameter_bytes=1e9)

@@ -6,8 +6,11 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.base.registry import cluster_file
-from harness.simulator import Fault, Jitter, ParameterServer, Simulation, load_cluster
+from harness.simulator.cluster import Jitter, load_cluster
+from harness.simulator.faults import Fault
 from harness.simulator.protocols.gated import GatedServer
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
 from harness.simulator.timeline import concat
 from tests.harness.simulator.conftest import UNIT_JOB, make_cluster
 

@@ -13,17 +13,14 @@ import numpy as np
 import pytest
 
 from harness.rollouts.protocol import Rollouts
-from harness.simulator import (
-    Averaging,
-    Fault,
-    Jitter,
-    ParameterServer,
-    Simulation,
-    Stragglers,
-    laws,
-)
+from harness.simulator import laws
+from harness.simulator.cluster import Jitter, Stragglers
+from harness.simulator.faults import Fault
 from harness.simulator.network import Level, Network
+from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
 from harness.speech.protocol import Sequence
 
 GOLDEN = json.loads(Path(__file__).with_name("golden_timelines.json").read_text())

@@ -1,6 +1,7 @@
 import numpy as np
 
-from harness.simulator import Jitter, Simulation
+from harness.simulator.cluster import Jitter
+from harness.simulator.simulation import Simulation
 from harness.speech.lags import push_lag
 
 

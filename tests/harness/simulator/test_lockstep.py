@@ -6,8 +6,16 @@ import pytest
 
 from harness.cli import main
 from harness.commands.timing import is_lockstep
-from harness.simulator import Device, Fault, Jitter, Server, Stragglers, WorkerGroup, Workload
-from harness.simulator.cluster import LEAST_STEP_S
+from harness.simulator.cluster import (
+    LEAST_STEP_S,
+    Device,
+    Jitter,
+    Server,
+    Stragglers,
+    WorkerGroup,
+    Workload,
+)
+from harness.simulator.faults import Fault
 
 PAGE = Path(__file__).parents[3] / "docs" / "clusters.md"
 

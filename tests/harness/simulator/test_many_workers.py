@@ -3,9 +3,10 @@
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator import ParameterServer, Simulation
 from harness.simulator.cluster import MOST_WORKERS
 from harness.simulator.protocols import state
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
 
 
 def test_more_workers_than_pieces_of_a_model_may_be_are_simulated(cluster, unit_job):

@@ -7,9 +7,11 @@ import pytest
 import simpy
 
 from harness.base.errors import UserError
-from harness.simulator import Averaging, Jitter, Level, Network, Simulation, Workload
-from harness.simulator.cluster import Job
+from harness.simulator.cluster import Jitter, Job, Workload
+from harness.simulator.network import Level, Network
+from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.neighbours import fair_rates
+from harness.simulator.simulation import Simulation
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
 PORTS = Network((Level(1, 100.0), Level(2, 4.0)))

@@ -6,20 +6,12 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator import (
-    Cluster,
-    Device,
-    Fault,
-    Host,
-    Jitter,
-    ParameterServer,
-    Server,
-    Simulation,
-    WorkerGroup,
-    Workload,
-)
 from harness.simulator import star as star_module
+from harness.simulator.cluster import Cluster, Device, Host, Jitter, Server, WorkerGroup, Workload
+from harness.simulator.faults import Fault
 from harness.simulator.network import Level, Network
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
 from tests.harness.simulator import simpy_network
 from tests.harness.simulator.conftest import sequence
 

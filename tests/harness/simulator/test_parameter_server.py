@@ -1,16 +1,10 @@
 import numpy as np
 import pytest
 
-from harness.simulator import (
-    SERVER,
-    Cluster,
-    Device,
-    Jitter,
-    Simulation,
-    Stragglers,
-    WorkerGroup,
-    compute_seconds,
-)
+from harness.simulator.cluster import Cluster, Device, Jitter, Stragglers, WorkerGroup
+from harness.simulator.costs import compute_seconds
+from harness.simulator.simulation import Simulation
+from harness.simulator.timeline import SERVER
 from tests.harness.simulator.conftest import sequence
 
 EXPONENTIAL = Jitter("shifted-exponential", 1.0)

@@ -7,8 +7,9 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.base.seeds import stream
-from harness.simulator import Jitter, Simulation
+from harness.simulator.cluster import Jitter
 from harness.simulator.faults import Fault
+from harness.simulator.simulation import Simulation
 
 GAMMA = Jitter("gamma", 0.5)
 

@@ -2,8 +2,11 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator import Jitter, ParameterServer, Simulation, concat
+from harness.simulator.cluster import Jitter
 from harness.simulator.faults import Fault
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
+from harness.simulator.timeline import concat
 from tests.harness.simulator import simpy_server
 
 LOGNORMAL = Jitter("lognormal", 0.3)

@@ -9,18 +9,11 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator import (
-    Cluster,
-    Device,
-    Jitter,
-    ParameterServer,
-    Simulation,
-    Timeline,
-    WorkerGroup,
-    Workload,
-    compute_seconds,
-    concat,
-)
+from harness.simulator.cluster import Cluster, Device, Jitter, WorkerGroup, Workload
+from harness.simulator.costs import compute_seconds
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
+from harness.simulator.timeline import Timeline, concat
 
 LOGNORMAL = Jitter("lognormal", 0.3)
 BUSY = {"copy_s": 0.2, "fold_s": 0.1, "jitter": LOGNORMAL}
@@ -157,7 +150,8 @@ def test_recording_no_spans_changes_nothing_else(cluster, unit_job):
 
 PROGRAM = """
 import sys
-from harness.simulator import Cluster, Device, Jitter, Simulation, WorkerGroup, Workload
+from harness.simulator.cluster import Cluster, Device, Jitter, WorkerGroup, Workload
+from harness.simulator.simulation import Simulation
 cluster = Cluster("c", {"d": Device(1.0)}, (WorkerGroup(4, "d"),), jitter=Jitter("gamma", 0.7))
 timeline = Simulation(cluster, "parameter_server", Workload(1, 1.0, 1.0), seed=9).advance(folds=500)
 print(timeline.sha256())

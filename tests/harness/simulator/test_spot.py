@@ -8,9 +8,11 @@ import pytest
 from scipy import stats
 
 from harness.base.errors import UserError
-from harness.simulator import Averaging, ClientSampling, Fault, Simulation, Workload
-from harness.simulator.cluster import Checkpoints
-from harness.simulator.faults import away_s, faults_of
+from harness.simulator.cluster import Checkpoints, Workload
+from harness.simulator.faults import Fault, away_s, faults_of
+from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.protocols.client_sampling import ClientSampling
+from harness.simulator.simulation import Simulation
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=0.0)
 

@@ -9,9 +9,11 @@ import pytest
 from scipy import stats
 
 from harness.cli import main
-from harness.simulator import Fault, Jitter, Parallel, Server, Simulation, Stragglers
+from harness.simulator.cluster import Jitter, Parallel, Server, Stragglers
+from harness.simulator.faults import Fault
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
 from harness.simulator.steady import (
     Samples,
     history,

@@ -1,7 +1,11 @@
 import pytest
 
 from harness.rollouts.protocol import Rollouts
-from harness.simulator import Fault, Jitter, ParameterServer, Simulation, concat
+from harness.simulator.cluster import Jitter
+from harness.simulator.faults import Fault
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation
+from harness.simulator.timeline import concat
 from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.speech.protocol import Sequence
 

@@ -8,8 +8,17 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.commands.outputs import write_trace
-from harness.simulator import Contributions, Jitter, Timeline, concat
-from harness.simulator.timeline import KINDS, LOST, Folds, Restarts, Spans
+from harness.simulator.cluster import Jitter
+from harness.simulator.timeline import (
+    KINDS,
+    LOST,
+    Contributions,
+    Folds,
+    Restarts,
+    Spans,
+    Timeline,
+    concat,
+)
 from harness.simulator.timeline_file import load_timeline, save_timeline
 
 

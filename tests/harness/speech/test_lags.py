@@ -1,6 +1,8 @@
 import pytest
 
-from harness.simulator import Simulation, Timeline, Workload
+from harness.simulator.cluster import Workload
+from harness.simulator.simulation import Simulation
+from harness.simulator.timeline import Timeline
 from harness.speech.lags import summarise_lags
 
 

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator import Jitter, Simulation, concat, load_cluster
+from harness.simulator.cluster import Jitter, load_cluster
+from harness.simulator.simulation import Simulation
+from harness.simulator.timeline import concat
 from harness.speech.lags import outer_lag
 from harness.speech.protocol import Sequence
 from tests.harness.simulator.conftest import UNIT_JOB, make_cluster

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from harness.algorithms.saved import pack, unpack
-from harness.simulator import Contributions, Decodes, Timeline
+from harness.simulator.timeline import Contributions, Decodes, Timeline
 from harness.speech.streams import Batcher
 
 

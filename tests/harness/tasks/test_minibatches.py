@@ -6,7 +6,7 @@ import pytest
 from harness.algorithms.averaging import ModelAveraging
 from harness.base.seeds import stream
 from harness.experiment.experiment import Stage
-from harness.simulator import Averaging
+from harness.simulator.protocols.averaging import Averaging
 from harness.speech.frames import FramesOnDevice
 from harness.tasks.order import Order, Partition, balance_pieces, row_numbers
 
