@@ -25,7 +25,10 @@ from harness.experiment.run import Runner, idle_lines, repeat_lines
 from harness.experiment.task import Task
 from harness.judge.comparison import build_table
 from harness.modules import trained
-from harness.modules.allowed import (
+from harness.modules.call import Call, Model, cluster_of
+from harness.modules.network import AskedLoss
+from harness.modules.settings import (
+    USUAL,
     check_kind,
     check_number,
     check_whole,
@@ -33,9 +36,6 @@ from harness.modules.allowed import (
     pair_of,
     seeds_of,
 )
-from harness.modules.call import Call, Model, cluster_of
-from harness.modules.network import AskedLoss
-from harness.modules.settings import USUAL
 from harness.search.advice import expand, worker_counts
 from harness.search.break_search import Search, ToleranceSearch
 from harness.search.comparison import Grid, Rates

@@ -31,7 +31,7 @@ from harness.experiment.task import Judged as Judged
 from harness.experiment.task import Problem as Problem
 from harness.experiment.task import Task as Task
 from harness.modules.call import cluster_of as cluster_of
-from harness.modules.partition import dirichlet as dirichlet
+from harness.modules.parts import dirichlet as dirichlet
 from harness.modules.settings import Settings as Settings
 from harness.natural_gradient import NaturalGradient as NaturalGradient
 from harness.networks.contract import Minibatch as Minibatch

@@ -30,13 +30,23 @@ from harness.experiment.pools import check as check_executor
 from harness.experiment.run import Runner, idle_lines, repeat_lines, resolve
 from harness.experiment.task import Task
 from harness.judge.comparison import Impossible
-from harness.modules.allowed import call_function, check_kind, counts_of, rates_of, seeds_of
 from harness.modules.gradient_rules import GradientRules
 from harness.modules.network import AskedLoss, copy_module
 from harness.modules.parts import ModuleParts
 from harness.modules.reading import RandomExamples, is_batched
-from harness.modules.recipe import check_share, optimizer_of, schedule_of, with_decay
-from harness.modules.settings import ModuleTable, Settings
+from harness.modules.settings import (
+    ModuleTable,
+    Settings,
+    call_function,
+    check_kind,
+    check_share,
+    counts_of,
+    optimizer_of,
+    rates_of,
+    schedule_of,
+    seeds_of,
+    with_decay,
+)
 from harness.modules.step_time import charge, check_charge
 from harness.modules.task import Module, problem_of, remarks
 from harness.modules.trained import describe_module

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from harness.base.errors import UserError, name_error
 from harness.modules.network import OWN_LOSS, Metric, ModuleNetwork, use_seed
-from harness.modules.outputs import Classes, class_axes, join_alike, logits_of
 from harness.modules.parts import Arrays, ModuleParts
-from harness.modules.trees import unwrap
+from harness.modules.values import Classes, class_axes, join_alike, logits_of, unwrap
 
 Metrics = Mapping[str, Metric]
 """Metrics by name; the first one decides."""

@@ -38,8 +38,7 @@ from torch.utils.checkpoint import (
 from harness.base.errors import UserError, describe_raised
 from harness.modules.buffers import Buffers, check_constants
 from harness.modules.gradient_rules import NO_RULES, GradientRules
-from harness.modules.outputs import Axes, join_outputs
-from harness.modules.trees import Call, Parts, Value, unwrap
+from harness.modules.values import Axes, Call, Parts, Value, join_outputs, unwrap
 from harness.natural_gradient.layer_hooks import Affine, LayerHook, Reduction, is_affine
 from harness.networks.contract import RuledNetwork, State
 from harness.networks.unused import Unused, fill_unused_

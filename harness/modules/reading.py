@@ -26,7 +26,7 @@ from harness.base.seeds import stream_key
 from harness.experiment.digests import digest_of_code
 from harness.modules.network import state_of_generators, use_seed
 from harness.modules.parts import Arrays
-from harness.modules.trees import LABELS, Tree, has_arrays, join, leaves, read_value, unwrap
+from harness.modules.values import LABELS, Tree, has_arrays, join, leaves, read_value, unwrap
 from harness.networks.contract import Minibatch
 
 ALLOWED = (

@@ -20,10 +20,9 @@ from torch.utils.flop_counter import flop_registry
 
 from harness.base.errors import UserError
 from harness.base.settings import format_seconds
-from harness.modules.allowed import is_finite
 from harness.modules.network import trainable_parameters
 from harness.modules.parts import ModuleParts
-from harness.modules.settings import ModuleTable
+from harness.modules.settings import ModuleTable, is_finite
 from harness.simulator.cluster import Cluster, Device, Workload
 
 ALLOCATIONS = ("empty", "new_empty")

@@ -31,7 +31,6 @@ from harness.experiment.contract import (
 )
 from harness.experiment.experiment import AnyExperiment, Experiment, plain
 from harness.experiment.task import Judged, Problem, Task
-from harness.modules.allowed import call_function
 from harness.modules.buffers import deploy, describe_buffers
 from harness.modules.evaluation import (
     LOSS,
@@ -52,13 +51,11 @@ from harness.modules.network import (
     ModuleNetwork,
     preserve_generators,
 )
-from harness.modules.outputs import WHOLE
-from harness.modules.partition import measure_skew, partition_of
-from harness.modules.parts import Arrays, ModuleParts
+from harness.modules.parts import Arrays, ModuleParts, measure_skew, partition_of
 from harness.modules.reading import RandomExamples, arrays_of
-from harness.modules.settings import ModuleTable, check_module
+from harness.modules.settings import ModuleTable, call_function, check_module
 from harness.modules.step_time import charge, check_charge
-from harness.modules.trees import unwrap
+from harness.modules.values import WHOLE, unwrap
 from harness.networks.contract import Key, Minibatch, State
 from harness.simulator.cluster import Workload
 from harness.store import Run, Store

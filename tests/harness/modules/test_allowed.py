@@ -9,17 +9,17 @@ from harness.algorithms.descent import PLAIN
 from harness.algorithms.schedules import Constant
 from harness.base.errors import UserError
 from harness.experiment.methods import Method, method_of, several
-from harness.modules.allowed import (
+from harness.modules.call import Call, cluster_of, tell_apart
+from harness.modules.network import Parameters
+from harness.modules.settings import (
     check_kind,
     check_number,
     check_whole,
     counts_of,
+    optimizer_of,
     pair_of,
     rates_of,
 )
-from harness.modules.call import Call, cluster_of, tell_apart
-from harness.modules.network import Parameters
-from harness.modules.recipe import optimizer_of
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
 

@@ -7,7 +7,7 @@ from torch.nn import functional
 from harness.base.errors import UserError
 from harness.modules.inspection import inspect_module
 from harness.modules.network import own_loss
-from harness.modules.outputs import OTHER, UNDECIDED
+from harness.modules.values import OTHER, UNDECIDED
 from tests.harness.modules.test_whole_sets import drawn, scores_of
 
 N, SAME = 40, 5

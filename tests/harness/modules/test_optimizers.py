@@ -13,7 +13,7 @@ from harness.algorithms.stale import ServerDescent
 from harness.algorithms.torch_optimizers import TorchOptimizer
 from harness.base.errors import UserError
 from harness.experiment.methods import OPTIMIZERS, method_of, with_optimizer
-from harness.modules.recipe import OptimizerChoice, optimizer_of
+from harness.modules.settings import OptimizerChoice, optimizer_of
 from harness.natural_gradient import NGSGD
 from harness.simulator.protocols.averaging import Averaging
 

@@ -24,7 +24,7 @@ from harness.base.errors import UserError
 from harness.experiment.run import run as execute
 from harness.modules.gradient_rules import GradientRules
 from harness.modules.network import ModuleNetwork, Parameters
-from harness.modules.recipe import schedule_of, with_decay
+from harness.modules.settings import schedule_of, with_decay
 from harness.natural_gradient import NGSGD, NaturalGradient
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.parameter_server import ParameterServer

@@ -24,8 +24,7 @@ from harness.algorithms.averaging import ModelAveraging
 from harness.base.errors import UserError
 from harness.base.seeds import stream_key
 from harness.experiment.run import run as execute
-from harness.modules.partition import by_label
-from harness.modules.parts import Arrays, ModuleParts
+from harness.modules.parts import Arrays, ModuleParts, by_label
 from harness.modules.reading import RandomExamples, arrays_of
 from harness.simulator.protocols.averaging import Averaging
 from harness.store import Store

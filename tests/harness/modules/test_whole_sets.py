@@ -14,11 +14,10 @@ from harness.modules.evaluation import BLOCK, metrics_of, right, wrong
 from harness.modules.gradient_rules import GradientRules
 from harness.modules.inspection import inspect_module
 from harness.modules.network import Drawing, ModuleNetwork, flat, own_loss, trainable_parameters
-from harness.modules.outputs import WHOLE
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.reading import arrays_of
 from harness.modules.task import ModuleProblem
-from harness.modules.trees import map_tensors
+from harness.modules.values import WHOLE, map_tensors
 from tests.harness.modules.test_modules import configured, final
 
 PARTS, SIZE, CLASSES, WIDE = 4, 16, 3, 50

@@ -20,8 +20,15 @@ from harness.experiment.experiment import Experiment, Stage
 from harness.experiment.run import run as execute
 from harness.fidelity.predict import time_passes
 from harness.fidelity.replay import execute_again
-from harness.modules.partition import Dirichlet, by_label, dirichlet, measure_skew, split_rows
-from harness.modules.parts import Arrays, ModuleParts
+from harness.modules.parts import (
+    Arrays,
+    Dirichlet,
+    ModuleParts,
+    by_label,
+    dirichlet,
+    measure_skew,
+    split_rows,
+)
 from harness.modules.task import Module
 from harness.simulator.cluster import Cluster, Device, WorkerGroup, Workload
 from harness.simulator.faults import Fault

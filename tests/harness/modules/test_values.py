@@ -15,7 +15,7 @@ from harness.base.errors import UserError
 from harness.modules.inspection import inspect_module
 from harness.modules.parts import Arrays
 from harness.modules.reading import arrays_of
-from harness.modules.trees import Tree, leaves, unwrap
+from harness.modules.values import Tree, leaves, unwrap
 from harness.tasks.order import Order
 
 N = 60
