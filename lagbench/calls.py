@@ -185,7 +185,7 @@ def train(
             that returns one of them, with the seed as its argument or without arguments. Several
             inputs come as a tuple, ``model(*x)``, or as a dict, ``model(**x)``.
         cluster: a cluster, its file, or the name of a bundled one.
-        algorithm: a name such as ``"async"`` or ``"averaging:10"``, or an `Algorithm`.
+        algorithm: a name, an `Algorithm`, or a pair (algorithm, protocol), see `compare`.
         workers: number of workers.
         rate: learning rate; several to choose among on development data; None to search it there.
         settings: see `Settings`.
@@ -220,7 +220,11 @@ def compare(
         loss: see `train`.
         data: see `train`.
         cluster: see `train`.
-        algorithms: names such as ``"async"`` or ``"averaging:10"``, or `Algorithm` objects.
+        algorithms: names: ``"async"``, ``"ddp"`` (or ``"sync"``), ``"backup:1"`` (sync that drops
+            the slowest), ``"localsgd:N"`` (or ``"averaging:N"``, ``"fedavg:N"``) with N steps
+            between two rounds, ``"diloco:N"``, ``"block-momentum:N"``,
+            ``"averaged"``, ``"fedbuff"``, ``"easgd"``, ``"dcasgd"``; or `Algorithm` objects; or
+            pairs (algorithm, protocol), as ``("async", lagbench.ParameterServer(bound=4))``.
         workers: numbers of workers, or one.
         rates: None (or ``"sweep"``) searches a learning rate for each algorithm and number of
             workers on development data, with two seeds that are not reported, starting at the guess

@@ -177,11 +177,15 @@ def find_object(name: str, where: str, folder: Path) -> Any:
 # -- names of algorithms, known without torch ---------------------------------------------------
 
 
-SHORT_NAMES = ("async", "averaged", "sync", "averaging", "block-momentum", "diloco")
+SHORT_NAMES = (
+    *("async", "averaged", "sync", "averaging"),
+    *("block-momentum", "diloco", "backup-workers"),
+)
 """Short names, in the order of `methods.NAMES`."""
 
 ALIASES = {
     "asgd": "async",
+    "backup": "backup-workers",
     "bmuf": "block-momentum",
     "dcasgd": "DelayCompensated",
     "ddp": "sync",

@@ -33,15 +33,18 @@ from harness.base.registry import (
 from harness.base.settings import build, check_settings_class, dataclasses_below
 from harness.natural_gradient import NaturalGradient
 from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.protocols.parameter_server import ParameterServer
-from harness.simulator.simulation import protocol_named
+from harness.simulator.simulation import load_protocol, protocol_named
 
 PLAIN_FORMS = AsyncSgd(), AveragedSgd(), GradientAveraging(), ModelAveraging()
 
 OUTER_FORMS = [ModelAveraging(outer=outer) for outer in (BlockMomentum(), OuterNesterov())]
 
-NAMES: dict[str, Algorithm] = dict(zip(SHORT_NAMES, [*PLAIN_FORMS, *OUTER_FORMS], strict=True))
+NAMES: dict[str, Algorithm] = dict(
+    zip(SHORT_NAMES, [*PLAIN_FORMS, *OUTER_FORMS, GradientAveraging()], strict=True)
+)
 """Algorithms by short name; the class name of any algorithm means that class with defaults."""
 
 ROUNDS_OF = ("averaging", "block-momentum")
@@ -88,8 +91,8 @@ class Method:
 
 Asked = str | Algorithm | tuple[str | Algorithm, TimingProtocol] | Method
 """A name, with the minibatches of a contribution after a colon (``"averaging:10"``): 1 without
-them, but 500 of ``"diloco"``, and `ROUNDS_OF` need a number. Or an algorithm, alone or with its
-protocol, or a `Method`."""
+them, but 500 of ``"diloco"``, and `ROUNDS_OF` need a number; ``"backup-workers:2"`` drops two. Or
+an algorithm, alone or with its protocol, or a `Method`."""
 
 
 def several(asked: Sequence[Asked] | Asked) -> Sequence[Asked]:
@@ -165,11 +168,12 @@ def _method_named(text: str, *, needs_steps: bool) -> Method:
         mistake = f"{text!r} has no number of local steps between two rounds"
         raise UserError(f"algorithm: {mistake}; allowed: with one, e.g. '{text}:10'")
     if colon and not number.isdecimal():
-        raise UserError(f"algorithm: {text!r}; allowed after the colon: minibatches, from 1")
+        raise UserError(f"algorithm: {text!r}; allowed after the colon: a whole number, from 1")
     steps = int(number) if colon else USUAL_STEPS.get(name, 1)
     if not 1 <= steps <= MOST_STEPS:
         raise UserError(f"algorithm: {text!r}; allowed after the colon: 1 to {MOST_STEPS}")
-    return Method(text, algorithm, _protocol(algorithm, steps))
+    backup = name == "backup-workers"
+    return Method(text, algorithm, BackupWorkers(steps) if backup else _protocol(algorithm, steps))
 
 
 def with_optimizer(method: Method, optimizer: str | Descent | None) -> Method:
@@ -219,7 +223,12 @@ def _find_algorithm(name: str) -> Algorithm:
     load_plugins("algorithms")
     classes = {kind.__name__: kind for kind in dataclasses_below(Algorithm)}
     if name not in classes:
-        raise name_error("algorithm", name, [*NAMES, *ALIASES, *classes])
+        try:
+            protocol = load_protocol(name).__name__
+        except UserError:
+            raise name_error("algorithm", name, [*NAMES, *ALIASES, *classes]) from None
+        allowed = f"a pair of an algorithm and it, as ('async', {protocol}(...))"
+        raise UserError(f"algorithm: {name!r} is a protocol; allowed: {allowed}")
     return build(classes[name], {}, "algorithm", name)
 
 

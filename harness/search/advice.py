@@ -22,6 +22,7 @@ import numpy as np
 
 from harness.base.errors import UserError
 from harness.base.log import LOG
+from harness.base.registry import resolve_algorithm
 from harness.base.settings import format_count
 from harness.experiment.display import Tally
 from harness.experiment.experiment import AnyExperiment
@@ -472,7 +473,11 @@ def expand(names: Sequence[Any], intervals: Sequence[int]) -> Iterator[Any]:
         ['async', 'averaging:4', 'averaging:16', 'diloco:20']
     """
     for name in names:
-        if name in ("averaging", "block-momentum", "diloco"):
+        if isinstance(name, str) and resolve_algorithm(name) in (
+            "averaging",
+            "block-momentum",
+            "diloco",
+        ):
             yield from (f"{name}:{interval}" for interval in intervals)
         else:
             yield name
