@@ -20,9 +20,9 @@ from harness.base.errors import (
     rename,
 )
 from harness.base.log import LOG
+from harness.experiment.experiment import Task
 from harness.experiment.methods import Asked, method_of, protocol_of, several
 from harness.experiment.run import Runner, idle_lines, repeat_lines
-from harness.experiment.task import Task
 from harness.judge.comparison import build_table
 from harness.modules import trained
 from harness.modules.call import Call, Model, cluster_of

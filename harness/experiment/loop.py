@@ -25,8 +25,7 @@ from harness.algorithms.contract import Server, start_server
 from harness.algorithms.saved import Arrays, Saved, pack, to_array, unpack
 from harness.base.errors import Damaged, UserError
 from harness.base.log import LOG
-from harness.experiment.experiment import AnyExperiment
-from harness.experiment.task import Problem
+from harness.experiment.experiment import AnyExperiment, Problem
 from harness.networks.contract import State, StatefulNetwork
 from harness.replay.fold_replay import StaleReplay
 from harness.replay.sharded_replay import ShardedReplay

@@ -41,7 +41,7 @@ from harness.experiment import loop
 from harness.experiment.cluster_notes import describe_idle, load_bundled
 from harness.experiment.contract import EXECUTED, Configuration, Watch, ignore
 from harness.experiment.display import Display, Tally
-from harness.experiment.experiment import AnyExperiment, Experiment
+from harness.experiment.experiment import AnyExperiment, Experiment, OwnLoop
 from harness.experiment.folds import FoldTraining
 from harness.experiment.loop import SimulationExecutor
 from harness.experiment.pools import (
@@ -52,7 +52,6 @@ from harness.experiment.pools import (
     open_executor,
     tell,
 )
-from harness.experiment.task import OwnLoop
 from harness.store import DEFAULT_STORE, AlreadyFinished, Run, Store
 from harness.store.schema import CHECKPOINT, UNREAD
 

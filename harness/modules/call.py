@@ -23,12 +23,11 @@ from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.base.registry import cluster_file
 from harness.experiment.cluster_notes import describe_doubts
-from harness.experiment.experiment import AnyExperiment, Experiment, Stage
+from harness.experiment.experiment import AnyExperiment, Experiment, Stage, Task
 from harness.experiment.methods import Asked, Method, method_of, several, with_optimizer
 from harness.experiment.pools import Parcel, Submission
 from harness.experiment.pools import check as check_executor
 from harness.experiment.run import Runner, idle_lines, repeat_lines, resolve
-from harness.experiment.task import Task
 from harness.judge.comparison import Impossible
 from harness.modules.gradient_rules import GradientRules
 from harness.modules.network import AskedLoss, copy_module

@@ -30,9 +30,9 @@ from harness.experiment.methods import Method
 from harness.experiment.run import Runner
 from harness.judge.comparison import IMPROVEMENT, Impossible, reach
 from harness.judge.direction import as_error, final_error
-from harness.search.comparison import Grid, Try, scale_linearly
+from harness.search.comparison import Grid, Try, follow, scale_linearly
 from harness.search.rates import MOST_TRAININGS, TUNING_SEEDS, search_rate
-from harness.search.search import FACTOR, Steps, climb, drive, follow, lowest, translate
+from harness.search.search import FACTOR, Steps, climb, drive, lowest, translate
 from harness.store import Cell, Run
 
 KEPT = 3

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from itertools import islice
+from typing import Any, TypeVar, cast
 
 from harness.algorithms.averaging import GradientAveraging
 from harness.algorithms.catalogue import Algorithm
@@ -18,7 +19,7 @@ from harness.experiment.run import Runner
 from harness.judge.comparison import Impossible, describe_impossible
 from harness.judge.direction import final_error
 from harness.search.rates import MOST_TRAININGS, TUNING_SEEDS, RateChoice, search_among, search_rate
-from harness.search.search import Steps, follow, translate
+from harness.search.search import Outcome, Result, Steps, Value, translate
 from harness.store import Cell, Run
 
 Configure = Callable[[Method, int, float, int], AnyExperiment]
@@ -30,6 +31,8 @@ Try = tuple[str, AnyExperiment]
 Rates = float | Sequence[float] | Mapping[str, float | Sequence[float]] | str | None
 """Learning rates: one, or several to choose among, for all methods or for each by its label; None
 or ``"sweep"`` to search them."""
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -206,6 +209,30 @@ class Grid:
         nearest = max(counts)
         rate = self._found[method.label, nearest].rate
         return scale_linearly(rate, method.algorithm, nearest, workers)
+
+
+def follow(
+    searches: dict[Key, Steps[Value, Outcome, Result]],
+) -> Steps[tuple[Key, Value], Outcome, dict[Key, Result]]:
+    """Advance several searches together, to the end of the last: a search of their values by name.
+
+    Args:
+        searches: searches by name; one of them may add others, which begin at once.
+    """
+    results: dict[Key, Result] = {}
+    answers: dict[Key, Any] = {}  # None for a search that begins
+    while True:
+        values: dict[Key, list[Value]] = {}
+        while ready := [key for key in searches if key not in results and key not in values]:
+            for key in ready:
+                try:
+                    values[key] = searches[key].send(answers.get(key))  # pyright: ignore[reportArgumentType]
+                except StopIteration as end:
+                    results[key] = end.value
+        if not values:
+            return results
+        outcomes = iter((yield [(key, value) for key, tried in values.items() for value in tried]))
+        answers = {key: [*islice(outcomes, len(tried))] for key, tried in values.items()}
 
 
 def scale_linearly(rate: float, algorithm: Algorithm, workers: int, then: int) -> float:

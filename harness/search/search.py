@@ -1,8 +1,7 @@
 """Searches as generators: climbing a ladder of values, bisection, and searches that are runs.
 
 A search is a generator (`Steps`): it yields the values to try next, receives their outcomes, and
-returns its result. It is independent of runs. So several searches advance together, and the next
-values of all of them are tried at once (`follow`).
+returns its result. It is independent of runs.
 
 Two searches are runs themselves, which execute other runs: the learning rate with the lowest final
 loss and the largest stable one (`BestRateConfig`), and the largest rate at which a sequence
@@ -13,9 +12,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, TypeVar, cast
 
 from harness.algorithms.schedules import Constant
@@ -26,7 +24,6 @@ from harness.experiment.experiment import AnyExperiment
 from harness.experiment.run import run
 from harness.store import Run, RunWriter, Store
 
-Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 Outcome = TypeVar("Outcome")
 Result = TypeVar("Result")
@@ -40,30 +37,6 @@ FACTOR = 2.0
 """Ratio of neighbouring rungs of a ladder."""
 
 MOST_TRIES = 14
-
-
-def follow(
-    searches: dict[Key, Steps[Value, Outcome, Result]],
-) -> Steps[tuple[Key, Value], Outcome, dict[Key, Result]]:
-    """Advance several searches together, to the end of the last: a search of their values by name.
-
-    Args:
-        searches: searches by name; one of them may add others, which begin at once.
-    """
-    results: dict[Key, Result] = {}
-    answers: dict[Key, Any] = {}  # None for a search that begins
-    while True:
-        values: dict[Key, list[Value]] = {}
-        while ready := [key for key in searches if key not in results and key not in values]:
-            for key in ready:
-                try:
-                    values[key] = searches[key].send(answers.get(key))  # pyright: ignore[reportArgumentType]
-                except StopIteration as end:
-                    results[key] = end.value
-        if not values:
-            return results
-        outcomes = iter((yield [(key, value) for key, tried in values.items() for value in tried]))
-        answers = {key: [*islice(outcomes, len(tried))] for key, tried in values.items()}
 
 
 def drive(

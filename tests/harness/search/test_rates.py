@@ -4,8 +4,8 @@ import pytest
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import GradientAveraging
-from harness.search.comparison import scale_linearly
-from harness.search.search import MOST_TRIES, climb, drive, follow, lowest, solve
+from harness.search.comparison import follow, scale_linearly
+from harness.search.search import MOST_TRIES, climb, drive, lowest, solve
 
 
 @pytest.mark.parametrize("best", [-6, -1, 0, 1, 5])
