@@ -84,7 +84,8 @@ def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
             (given["algorithm"],) = given["algorithm"]
         plain: dict[str, Any] = {name: _plain(name, value) for name, value in given.items()}
         settings: dict[str, Any] = {**USUAL, **given}
-        hint = f"runs are in {str(settings['store'])!r}, the same call resumes"
+        where = f"runs are in {str(settings['store'])!r}, the same call resumes"
+        hint = f"{where} if the model begins with the same weights (torch.manual_seed)"
         try:
             return function(*positional, **plain)
         except ProcessDied as died:
@@ -427,7 +428,7 @@ def advise(
 
 
 def load(run: str | Path, store: str | Path = USUAL["store"]) -> Run:
-    """Load a stored run: ``status``, ``summary``, ``curve(metric)``, ``path(file)``.
+    """Load a stored run: ``status``, ``summary``, ``curve(metric)``, ``timeline``, ``path(file)``.
 
     Args:
         run: the run's folder in a store; or its hash, or the beginning of it.

@@ -25,6 +25,7 @@ from harness.algorithms.contract import Server, start_server
 from harness.algorithms.saved import Arrays, Saved, pack, to_array, unpack
 from harness.base.errors import Damaged, UserError
 from harness.base.log import LOG
+from harness.base.seeds import SHORT
 from harness.experiment.experiment import AnyExperiment, Problem
 from harness.networks.contract import State, StatefulNetwork
 from harness.replay.fold_replay import StaleReplay
@@ -271,6 +272,8 @@ class Training(Saved, ABC, Generic[Executing]):
             return
         self.writer.restore_rows(facts["rows"])
         self.restore(unpack(arrays, facts["state"], self.executor.server.model.device))
+        run, now = self.writer.hash[:SHORT], self.moment()
+        LOG.info(f"run {run}: resumed at fold {now.fold}, pass {now.passes:.1f}")
 
 
 NAME = "checkpoint.safetensors"

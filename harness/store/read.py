@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from harness.base.seeds import SHORT, identity
 from harness.store import files, schema
 from harness.store.files import Columns, columns_of, read_columns
 from harness.store.schema import Status
+
+if TYPE_CHECKING:
+    from harness.simulator.timeline import Timeline
 
 Floats = npt.NDArray[np.float64]
 
@@ -88,9 +91,17 @@ class Run:
         matches = [rows for rows in (columns["name"] == each for each in names) if rows.any()]
         if not matches:
             names = ", ".join(sorted(set(columns["name"].tolist()))) or "nothing"
-            raise KeyError(f"run {self.hash[:12]}: no metric {name!r}; it has {names}")
+            further = "; staleness, lags and folds: run.timeline"
+            raise KeyError(f"run {self.hash[:12]}: no metric {name!r}; it has {names}{further}")
         rows = matches[0]
         return columns["epoch"][rows], columns["value"][rows], columns["time_s"][rows]
+
+    @property
+    def timeline(self) -> Timeline:
+        """The run's timeline: ``staleness()``, ``lag_s()``, ``folds.time_s``; see `path`."""
+        from harness.simulator.timeline_file import load_timeline  # when needed
+
+        return load_timeline(self.path(schema.TIMELINE))
 
     def deployed(self, metric: str) -> str:
         """Name of a metric for the model to deploy: the averaged one if the run has it.
@@ -111,7 +122,8 @@ class Run:
         if self.without([name]):
             raise UserError(f"run {self.hash[:SHORT]}: light, its {name} is not in {self.dir}")
         if not (files.is_file(path) and (name in self.digests or name in schema.RESERVED)):
-            raise UserError(f"run {self.hash[:12]}: no file {name!r}")
+            allowed = ", ".join(sorted(self.digests)) or "none, as it is not finished"
+            raise UserError(f"run {self.hash[:12]}: no file {name!r}; allowed: {allowed}")
         if name not in self._whole and files.find_damaged(self.dir, self._digest(name)):
             raise Damaged(f"{path}: damaged, not as written; asked for, the run is made again")
         self._whole.add(name)

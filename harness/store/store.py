@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import re
 import secrets
 import shutil
 import socket
@@ -372,6 +374,11 @@ class AlreadyFinished(Exception):  # noqa: N818 (a state of the store, not an er
         self.run = run
 
 
+def _but_weights(config: Mapping[str, object]) -> str:
+    """A configuration as text without digests of a module's initial parameters."""
+    return re.sub(r'"state": "[0-9a-f]{64}"', "", json.dumps(plain(config), sort_keys=True))
+
+
 class Store:
     """Runs addressed by the hash of their configuration.
 
@@ -434,6 +441,8 @@ class Store:
             raise
 
     def _open_run(self, folder: Path, config: Mapping[str, object], claim: Claim) -> RunWriter:
+        if not files.exists(folder / schema.CONFIG):
+            self._tell_twins(config)
         self._configure(folder, config)
         if files.exists(folder / schema.RUN):
             run = verify_run(read_run(folder))
@@ -449,6 +458,19 @@ class Store:
                 (folder / schema.RUN).unlink()  # not that of a light run, which stays valid
         files.sweep(folder)
         return RunWriter(folder, config, claim, self._facts_of(folder))
+
+    def _tell_twins(self, config: Mapping[str, object]) -> None:
+        """Say which unfinished runs are another only by the weights that the model begins with."""
+        for checkpoint in self.path.glob(f"*/{schema.CHECKPOINT}"):
+            with suppress(Damaged):
+                begun = read_config(checkpoint.parent)
+                if _but_weights(begun) == _but_weights(config) and not is_claimed(
+                    checkpoint.parent
+                ):
+                    reason = "not resumed, as the model now begins with other weights"
+                    advice = "call torch.manual_seed(0) before it is made"
+                    LOG.info(f"run {checkpoint.parent.name[:SHORT]}: {reason}; {advice}")
+                    return
 
     def _facts_of(self, folder: Path) -> Mapping[str, object]:
         """Facts under which the run was begun; written at once if it begins now."""
