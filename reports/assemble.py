@@ -96,13 +96,19 @@ def _keep_timelines(results: Results, out: Path) -> None:
 def with_files(results: Results, out: Path) -> Results:
     """Write every exhibit's figure and table, and enter their names."""
     words = reference_terms.words_of(results)
+    lines = (e for e in results.exhibits if e.draw.get("as") == "curves" and e.curve is None)
+    places = figures.place_labels(lines)
     if (joined := figures.join_tables(results.exhibits)) is not None:
-        _write(joined, out, words)
-    exhibits = (replace(exhibit, files=_write(exhibit, out, words)) for exhibit in results.exhibits)
+        _write(joined, out, words, {})
+    exhibits = (
+        replace(exhibit, files=_write(exhibit, out, words, places)) for exhibit in results.exhibits
+    )
     return replace(results, exhibits=tuple(exhibits))
 
 
-def _write(exhibit: Exhibit, out: Path, words: reference_terms.Words) -> tuple[str, ...]:
+def _write(
+    exhibit: Exhibit, out: Path, words: reference_terms.Words, places: Mapping[str, int]
+) -> tuple[str, ...]:
     # Ids become file names: a separator or '..' in one would lead out of the folder.
     if not ID.fullmatch(exhibit.id):
         raise UserError(
@@ -110,7 +116,7 @@ def _write(exhibit: Exhibit, out: Path, words: reference_terms.Words) -> tuple[s
         )
     contents = {
         f"figures/{exhibit.id}.{form}": image
-        for form, image in figures.draw(exhibit, out, words).items()
+        for form, image in figures.draw(exhibit, out, words, places).items()
     }
     if exhibit.rows:
         contents[f"tables/{exhibit.id}.csv"] = tables.to_csv(exhibit).encode()

@@ -11,13 +11,14 @@ the claim.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from harness.judge.curve import Curve, Law, Trend
-from harness.judge.results import Exhibit, Results
+from harness.judge.results import Exhibit, Results, Row
 from reports import numbers, style
 from reports.claims import format_band
 from reports.style import COLOURS, DASHES, INK, MUTED
@@ -127,6 +128,7 @@ def draw_curve(exhibit: Exhibit, printed: str) -> Iterator[tuple[str, bytes]]:
         for axes, trend in zip(panels, curve.trends, strict=True):
             _draw_trend(axes, exhibit, curve, trend, printed)
             axes.set_ylim(limits)
+            _mark_beyond(axes, [row for row in exhibit.rows if row.label == trend.label])
             ends = (limits[i] if end is None else end for i, end in enumerate(curve.band))
             axes.axhspan(*ends, color=BAND, alpha=0.13, lw=0, label="the claim holds here")
         figure.supxlabel(exhibit.axes.get("x", ""), size="medium", color=INK)
@@ -160,6 +162,15 @@ def _draw_trend(axes: Any, exhibit: Exhibit, curve: Curve, trend: Trend, printed
             zorder=5, label=printed,
         )  # fmt: skip
     axes.axvline(curve.paper_size, color=MUTED, lw=0.6, ls=(0, (2, 2)))
+
+
+def _mark_beyond(axes: Axes, rows: Sequence[Row]) -> None:
+    """Heads of arrows at the frame, where an interval reaches beyond it."""
+    for sign, end, mark in zip((-1, 1), axes.get_ylim(), "v^", strict=True):
+        reach = {row.column: row.ci95[sign > 0] for row in rows if row.ci95}
+        beyond = [float(x) for x, to in reach.items() if to is not None and sign * (to - end) > 0]
+        look: dict[str, Any] = {"color": COLOURS[0], "clip_on": False, "in_layout": False}
+        axes.plot(beyond, [end] * len(beyond), mark, **look)
 
 
 def _draw_law(axes: Any, law: Law, index: int) -> None:

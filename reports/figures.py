@@ -21,12 +21,14 @@ the architecture of paper 3.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
@@ -44,11 +46,15 @@ MARKED_POINTS = 12  # markers along a curve; more would hide it
 
 MOST_BANDS = 3  # of more, the colours of overlapping bands cannot be told apart
 
+LAW = "law, "  # begins the label of a curve that has the colour of what the law describes
+
 MOST_TABLES = 3  # of a paper that are printed; more are drawn as one figure
 
 FEW = 40  # points of a curve up to which each seed's value is a dot; of more, each seed is a line
 
-ASIDE_IN = 0.035  # inches from one curve's whiskers to the next one's
+PLACES = "places"  # of a report's labels, among what a figure is drawn from
+
+ASIDE_IN = 0.035  # inches from one curve to the next one with points at the same place
 
 
 def curves(axes: Axes, exhibit: Exhibit) -> None:
@@ -57,19 +63,18 @@ def curves(axes: Axes, exhibit: Exhibit) -> None:
     ``draw`` may hold ``x_scale`` and ``y_scale`` (``"log"``), and ``x_ticks`` and ``y_ticks`` (the
     values to mark), and ``x_labels`` and ``y_labels`` (of the marks, if not their values).
     """
-    for index, (label, rows) in enumerate(group_by_label(exhibit.rows).items()):
-        _curve(axes, exhibit, index, label, rows)
+    for label, rows in group_by_label(exhibit.rows).items():
+        _curve(axes, exhibit, label, rows)
     _scales(axes, exhibit)
 
 
 def differences(axes: Axes, exhibit: Exhibit) -> None:
     """The curves minus the one that ``draw`` names in ``against``, paired by seed."""
     reference = str(exhibit.draw["against"])
-    places = {label: place for place, label in enumerate(group_by_label(exhibit.rows))}
     apart = replace(exhibit, rows=subtract_reference(exhibit.rows, reference))
     axes.axhline(0.0, color=MUTED, lw=0.8)
     for label, rows in group_by_label(apart.rows).items():
-        _curve(axes, apart, places[label], label, rows)
+        _curve(axes, apart, label, rows)
     scales = {key: value for key, value in exhibit.draw.items() if key.startswith("x_")}
     _scales(axes, replace(exhibit, draw=scales))
     style.set_y_title(axes, title_of_differences(exhibit))
@@ -89,12 +94,15 @@ def title_of_differences(exhibit: Exhibit) -> str:
 
 
 def has_bands(exhibit: Exhibit) -> bool:
-    """Whether intervals are drawn as bands: of few curves.
+    """Whether intervals are drawn as bands: of few curves with more than a few points.
 
     Otherwise as whiskers. A curve that goes back has whiskers, since its band would cross itself.
     """
     groups = list(group_by_label(exhibit.rows).values())
-    return len(groups) <= MOST_BANDS and not any(_has_turns(_xs(exhibit, g)) for g in groups)
+    longest = max(map(len, groups), default=0)
+    return len(groups) <= MOST_BANDS < longest and not any(
+        _has_turns(_xs(exhibit, g)) for g in groups
+    )
 
 
 def _has_turns(x: np.ndarray) -> bool:
@@ -137,38 +145,59 @@ def group_by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return groups
 
 
-def _curve(axes: Axes, exhibit: Exhibit, index: int, label: str, rows: list[Row]) -> None:
+def place_labels(exhibits: Iterable[Exhibit]) -> dict[str, int]:
+    """The place of each label's colour: the same one in every figure of a report."""
+    places: dict[str, int] = {}
+    for exhibit in exhibits:
+        labels = dict.fromkeys(row.label.removeprefix(LAW) for row in exhibit.rows)
+        taken = {places[label] for label in labels if label in places}
+        free = (place for place in count() if place not in taken)
+        places |= {label: next(free) for label in labels if label not in places}
+    return places
+
+
+def _choose_places(exhibit: Exhibit, places: Mapping[str, int]) -> dict[str, int]:
+    """The report's places, or the figure's own where two of its labels would look alike."""
+    own = place_labels([exhibit])
+    shared = {label: places.get(label, -1) for label in own}
+    looks = {place % len(COLOURS) for place in shared.values() if place >= 0}
+    return shared if len(looks) == len(own) else own
+
+
+def _curve(axes: Axes, exhibit: Exhibit, label: str, rows: list[Row]) -> None:
     x, y = _xs(exhibit, rows), _numbers([row.measured for row in rows])
+    places = exhibit.draw.get(PLACES) or place_labels([exhibit])
+    index = places[label.removeprefix(LAW)]
     look = style.look_of(index)
+    if label.startswith(LAW):
+        look |= {"mfc": "white", "linestyle": ":"}
     colour, (low, high) = look["color"], _ends(rows)
     step = math.ceil(len(rows) / MARKED_POINTS)
+    drawn, aside_in = list[Artist](), 0.0
     if has_bands(exhibit):
         axes.fill_between(x, low, high, color=colour, alpha=0.16, lw=0)
     else:
         whiskers: dict[str, Any] = {"elinewidth": 0.9, "capsize": 2.0, "alpha": 0.7, "ls": ""}
-        aside = ScaledTranslation(index * ASIDE_IN, 0, axes.figure.dpi_scale_trans)
-        whiskers["transform"] = axes.transData + aside  # or they would lie on each other
         bounded = np.isfinite(low) | np.isfinite(high)  # of others a cap alone would be drawn
         reach = np.nan_to_num([y - low, high - y]).clip(0)[:, bounded]
-        axes.errorbar(x[bounded], y[bounded], reach, color=colour, **whiskers)
-        ends = np.array([[*x, *x], [*low, *high]]).T  # what is moved aside does not count by itself
-        axes.update_datalim(ends[np.isfinite(ends).all(axis=1)])
-    _seeds(axes, x, rows, colour)
-    # markers are not all at one x, where they would hide each other
-    axes.plot(x, y, label=label, markevery=(index % step, step), **look)
-    printed = _numbers([row.paper for row in rows])
-    axes.plot(x, printed, "D", mfc="white", mec=colour, mew=1.4, ms=6.5, zorder=4, ls="")
-
-
-def _seeds(axes: Axes, x: np.ndarray, rows: list[Row], colour: str) -> None:
-    """Draw each seed: dots for few points, thin lines for many."""
-    values = [seeds_of(row) for row in rows]
-    seeds = min(map(len, values), default=0)
-    look: dict[str, Any] = (
+        drawn += axes.errorbar(
+            x[bounded], y[bounded], reach, color=colour, **whiskers
+        ).get_children()
+        groups = group_by_label(exhibit.rows).items()
+        beside = [name for name, others in groups if {*x} & {*_xs(exhibit, others)}]
+        aside_in = ASIDE_IN * (beside.index(label) - (len(beside) - 1) / 2)
+    seed: dict[str, Any] = (
         {"marker": ".", "ms": 2.6, "ls": ""} if len(rows) <= FEW else {"lw": 0.35}
     )
-    for seed in range(seeds):
-        axes.plot(x, [series[seed] for series in values], color=colour, alpha=0.55, **look)
+    for series in map(list, zip(*map(seeds_of, rows), strict=False)):
+        drawn += axes.plot(x, series, color=colour, alpha=0.55, **seed)
+    # markers are not all at one x, where they would hide each other
+    drawn += axes.plot(x, y, label=label, markevery=(index % step, step), **look)
+    printed = _numbers([row.paper for row in rows])
+    axes.plot(x, printed, "D", mfc="white", mec=colour, mew=1.4, ms=6.5, zorder=4, ls="")
+    aside = ScaledTranslation(aside_in, 0, axes.figure.dpi_scale_trans)
+    for artist in drawn:  # moved when their own places have counted for the axes
+        artist.set_transform(axes.transData + aside)
 
 
 def _xs(exhibit: Exhibit, rows: list[Row]) -> np.ndarray:
@@ -377,7 +406,9 @@ WITH_LEGEND = ("curves", "points")
 FORMS = ("svg", "png")
 
 
-def draw(exhibit: Exhibit, out: Path, said: Words = PAPER) -> dict[str, bytes]:
+def draw(
+    exhibit: Exhibit, out: Path, said: Words = PAPER, places: Mapping[str, int] | None = None
+) -> dict[str, bytes]:
     """The figure of ``exhibit`` as files by extension.
 
     Empty if its ``draw`` is, if nothing of a curve over scale was run, or if its timeline is not in
@@ -387,6 +418,7 @@ def draw(exhibit: Exhibit, out: Path, said: Words = PAPER) -> dict[str, bytes]:
         exhibit: with the form in its ``draw``.
         out: the folder that a timeline's ``file`` is relative to.
         said: terms for the reference of its figures.
+        places: of the labels' colours in the report.
 
     Raises:
         UserError: an unknown way of drawing, or a timeline that cannot be drawn.
@@ -402,6 +434,8 @@ def draw(exhibit: Exhibit, out: Path, said: Words = PAPER) -> dict[str, bytes]:
         raise name_error(
             f"results.json: exhibit {exhibit.id}: draw.as", kind, [*SERIES, "timeline"]
         )
+    shown = {**exhibit.draw, PLACES: _choose_places(exhibit, places or {})}
+    exhibit = replace(exhibit, draw=shown)
     with style.canvas(panels=1 + has_differences(exhibit)) as (figure, axes, *below):
         SERIES[kind](axes, exhibit)
         if kind == "dots":

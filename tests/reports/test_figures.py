@@ -96,7 +96,7 @@ def test_few_curves_have_bands_and_more_have_whiskers_find_changed():
 
 
 def test_a_curve_that_goes_back_has_whiskers():
-    onward, back = (replace(CURVES, rows=seeded("a", xs)) for xs in ((3, 2, 1), (3, 1, 2)))
+    onward, back = (replace(CURVES, rows=seeded("a", xs)) for xs in ((4, 3, 2, 1), (4, 1, 2, 3)))
     assert figures.caption(onward).startswith("Bands")
     assert figures.caption(back).startswith("Whiskers")
 
