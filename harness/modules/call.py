@@ -29,8 +29,7 @@ from harness.experiment.pools import Parcel, Submission
 from harness.experiment.pools import check as check_executor
 from harness.experiment.run import Runner, idle_lines, repeat_lines, resolve
 from harness.judge.comparison import Impossible
-from harness.modules.gradient_rules import GradientRules
-from harness.modules.network import AskedLoss, copy_module
+from harness.modules.network import AskedLoss, GradientRules, copy_module
 from harness.modules.parts import ModuleParts
 from harness.modules.reading import RandomExamples, is_batched
 from harness.modules.settings import (
@@ -46,8 +45,7 @@ from harness.modules.settings import (
     seeds_of,
     with_decay,
 )
-from harness.modules.step_time import charge, check_charge
-from harness.modules.task import Module, problem_of, remarks
+from harness.modules.task import Module, charge, check_charge, problem_of, remarks
 from harness.modules.trained import describe_module
 from harness.search.advice import AdviceOutcome, AdviceSearch, make_plan
 from harness.search.comparison import Grid, Rates

@@ -36,7 +36,6 @@ from harness.experiment.experiment import HasIdentity, plain
 from harness.experiment.pools import Parcel
 from harness.judge.direction import BETTER, MORE
 from harness.modules.buffers import Rule
-from harness.modules.gradient_rules import NO_RULES, GradientRules
 from harness.modules.inspection import (
     Inspection,
     inspect_module,
@@ -45,8 +44,10 @@ from harness.modules.inspection import (
     try_metrics,
 )
 from harness.modules.network import (
+    NO_RULES,
     OWN_LOSS,
     AskedLoss,
+    GradientRules,
     Loss,
     Metric,
     ModuleNetwork,

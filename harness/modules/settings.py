@@ -36,8 +36,7 @@ from harness.experiment.digests import digest_of_code
 from harness.experiment.experiment import HasIdentity
 from harness.experiment.methods import OPTIMIZERS
 from harness.modules.buffers import Rule
-from harness.modules.gradient_rules import GradientRules
-from harness.modules.network import OWN_LOSS, trainable_parameters
+from harness.modules.network import OWN_LOSS, GradientRules, trainable_parameters
 from harness.natural_gradient import NGSGD
 from harness.store import DEFAULT_STORE
 

@@ -20,7 +20,7 @@ from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.base.registry import OBJECT, find_object
 from harness.base.seeds import stream_key
-from harness.base.settings import build, name_keys
+from harness.base.settings import build, format_seconds, name_keys
 from harness.experiment.contract import (
     TASK,
     EvaluationResult,
@@ -42,21 +42,21 @@ from harness.modules.evaluation import (
     metrics_of,
     remark_direction,
 )
-from harness.modules.gradient_rules import GradientRules
-from harness.modules.inspection import Inspection
+from harness.modules.inspection import Counts, Inspection, StepCounter
 from harness.modules.network import (
     OWN_LOSS,
     Drawing,
+    GradientRules,
     ModuleNetwork,
     preserve_generators,
+    trainable_parameters,
 )
 from harness.modules.parts import Arrays, ModuleParts, measure_skew, partition_of
 from harness.modules.reading import RandomExamples, arrays_of
-from harness.modules.settings import ModuleTable, call_function, check_module
-from harness.modules.step_time import charge, check_charge
+from harness.modules.settings import ModuleTable, call_function, check_module, is_finite
 from harness.modules.values import WHOLE, unwrap
 from harness.networks.contract import Key, Minibatch, State
-from harness.simulator.cluster import Workload
+from harness.simulator.cluster import Cluster, Device, Workload
 from harness.store import Run, Store
 from harness.tasks.order import Examples, Laid, Minibatches
 
@@ -289,6 +289,78 @@ def remarks(parts: ModuleParts, table: ModuleTable, device: str, accumulate: int
         yield "loss: summed over a minibatch; what is reported of it is the mean over examples"
     if accumulate > 1 and inspection.axes is None:
         yield WHOLE
+
+
+def charge(
+    table: ModuleTable,
+    problem: ModuleParts,
+    machine: Cluster,
+    *,
+    accumulate: int = 1,
+    work: Workload | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> tuple[Cluster, Workload]:
+    """The cluster to simulate, and its workload; see `check_charge`.
+
+    Args:
+        table: what the user says of the module, ``charge_for`` among it.
+        problem: the trained problem.
+        machine: the user's cluster.
+        accumulate: microbatches of a minibatch, each of them a counted step.
+        work: the workload for ``"cluster"``; None for that of ``machine``.
+        say: receives a line on devices without a rate.
+    """
+    charged, size, step_s = table.charge_for, table.minibatch, table.step_seconds
+    if charged == "cluster":
+        charged = work or machine.workload
+    if isinstance(charged, Workload):
+        return machine, charged
+    if charged is not None:
+        problem = ModuleParts(charged, problem.loss, problem.train, problem.dev, None, {})
+    travels = problem.bytes_of_number * problem.parameters().count
+    if isinstance(step_s, int | float):
+        same = {name: Device(launch_s=float(step_s)) for name in machine.devices}
+        return replace(machine, devices=same), Workload(size, 0.0, travels)
+    if all(d.achieved_flops_per_s is None for d in machine.devices.values()):
+        steps = " or ".join({format_seconds(d.launch_s): 0 for d in machine.devices.values()})
+        say(f"a step takes {steps} on {machine.name!r} whatever the model: no achieved_flops_per_s")
+        return machine, Workload(size, 0.0, travels)
+    counts = count_step(problem, size // accumulate)
+    return machine, Counts(*(accumulate * count for count in counts)).workload(size, travels)
+
+
+def check_charge(table: ModuleTable, machine: Cluster) -> None:
+    """Reject charges that the cluster cannot have, and contradictory ones.
+
+    Raises:
+        UserError: a value that is not allowed.
+    """
+    charged, step_s = table.charge_for, table.step_seconds
+    if charged == "cluster" and machine.workload is None:
+        reason = f"cluster {machine.name!r} has no [workload]"
+        raise UserError(f"charge_for: 'cluster'; {reason}; allowed: a module or a Workload")
+    if not isinstance(charged, nn.Module | Workload | None) and charged != "cluster":
+        reason = "allowed: a torch.nn.Module, a Workload, or 'cluster'"
+        raise UserError(f"charge_for: {charged!r}; {reason}")
+    if step_s != "count" and not (is_finite(step_s) and step_s >= 0.0):
+        raise UserError(f"step_seconds: {step_s!r}; allowed: 'count' or seconds, from 0")
+    if step_s != "count" and isinstance(charged, Workload | str):
+        reason = "allowed: without charge_for, which says it already"
+        raise UserError(f"step_seconds: {step_s!r}; {reason}")
+
+
+def count_step(problem: ModuleParts, minibatch: int) -> Counts:
+    """Counts of a plain step on the CPU (forward, backward, SGD), the same on every machine."""
+    network, model = problem.network(0, minibatch, "cpu"), problem.initial(0)
+    module, examples = network.bind_parameters(model), problem.train[:minibatch]
+    examples = examples.to("cpu", model.dtype)
+    # The update is one operator, as on a GPU.
+    optimizer = torch.optim.SGD(trainable_parameters(module).values(), 1e-6, foreach=True)
+    with StepCounter() as counter:
+        optimizer.zero_grad()
+        network.loss_of(module, examples.x, examples.y).backward()  # pyright: ignore[reportUnknownMemberType]
+        optimizer.step()  # pyright: ignore[reportUnknownMemberType]
+    return counter.counts
 
 
 FURTHER = tuple(entry.name for entry in fields(GradientRules))

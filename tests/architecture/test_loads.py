@@ -6,7 +6,7 @@ from functools import cache
 
 PACKAGES = ("lagbench", "harness", "data_synth", "reports", "reproductions")
 SPEECH = ("harness.speech", "harness.acoustics", "data_synth")
-MOST = 137
+MOST = 135
 
 
 HEAVY = ("matplotlib", "numba", "pyarrow", "rich", "scipy")

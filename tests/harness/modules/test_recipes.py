@@ -22,8 +22,7 @@ from harness.algorithms.schedules import (
 )
 from harness.base.errors import UserError
 from harness.experiment.run import run as execute
-from harness.modules.gradient_rules import GradientRules
-from harness.modules.network import ModuleNetwork, Parameters
+from harness.modules.network import GradientRules, ModuleNetwork, Parameters
 from harness.modules.settings import schedule_of, with_decay
 from harness.natural_gradient import NGSGD, NaturalGradient
 from harness.simulator.protocols.averaging import Averaging

@@ -13,9 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from harness.base.registry import cluster_file
 from harness.experiment.cluster_notes import describe_doubts
+from harness.modules.inspection import Counts, StepCounter
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.settings import ModuleTable
-from harness.modules.step_time import Counts, StepCounter, charge, count_step
+from harness.modules.task import charge, count_step
 from harness.simulator.cluster import (
     OPERATOR_S,
     Cluster,

@@ -11,9 +11,15 @@ from torch.nn import functional
 import lagbench
 from harness.base.errors import UserError
 from harness.modules.evaluation import BLOCK, metrics_of, right, wrong
-from harness.modules.gradient_rules import GradientRules
 from harness.modules.inspection import inspect_module
-from harness.modules.network import Drawing, ModuleNetwork, flat, own_loss, trainable_parameters
+from harness.modules.network import (
+    Drawing,
+    GradientRules,
+    ModuleNetwork,
+    flat,
+    own_loss,
+    trainable_parameters,
+)
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.reading import arrays_of
 from harness.modules.task import ModuleProblem
