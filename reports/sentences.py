@@ -46,7 +46,7 @@ def answer(table: Table) -> list[str]:
     Args:
         table: a table of at least one row.
     """
-    gaps = [*describe_gaps((row.cell.name, row.cell) for row in table.rows)]
+    gaps = [*describe_gaps((label(table, row), row.cell) for row in table.rows)]
     if all(row.error is None for row in table.rows):
         if not any(row.infinite for row in table.rows):
             return ["Every run diverged: a smaller rate is needed."]
@@ -135,8 +135,11 @@ def label(table: Table, row: Row) -> str:
     count = format_count(row.cell.workers, "worker")
     if len({each.cell.method for each in table.rows}) == 1:
         return count
-    one_count = len({each.cell.workers for each in table.rows}) == 1
-    return row.cell.method if one_count else row.cell.name
+    if len({each.cell.workers for each in table.rows}) == 1:
+        return row.cell.method
+    alone = [each.cell for each in table.rows if each.cell.workers == row.cell.workers == 1]
+    is_clear = len(alone) < 2 or (table.reference and row.cell is table.reference.cell)
+    return row.cell.name if is_clear else f"{row.cell.name} ({row.cell.method})"
 
 
 def format_times(ratio: float, width: float = math.inf) -> str:

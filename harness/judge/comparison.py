@@ -179,18 +179,25 @@ class Impossible:
     Attributes:
         method: label of the method.
         workers: number of workers.
-        reason: the key, its value and what is allowed.
+        reason: the key, its value and what is allowed; empty if the head says it.
+        head: why, in a few words.
     """
 
     method: str
     workers: int
     reason: str
+    head: str = "not possible"
 
 
 def describe_impossible(cells: Sequence[Impossible]) -> str:
-    """At least one cell that cannot be trained, and why the first cannot, in a line."""
-    names = ", ".join(f"{c.method} with {format_count(c.workers, 'worker')}" for c in cells)
-    return f"not possible: {names} ({'the first: ' if len(cells) > 1 else ''}{cells[0].reason})"
+    """At least one cell that is not trained, by heads, and why the first cannot be, in a line."""
+    texts: list[str] = []
+    for head in dict.fromkeys(cell.head for cell in cells):
+        group = [cell for cell in cells if cell.head == head]
+        names = ", ".join(f"{c.method} with {format_count(c.workers, 'worker')}" for c in group)
+        why = f" ({'the first: ' if len(group) > 1 else ''}{group[0].reason})"
+        texts.append(f"{head}: {names}{why if group[0].reason else ''}")
+    return "; ".join(texts)
 
 
 @dataclass(frozen=True)
@@ -328,7 +335,7 @@ def value_before_training(run: Run, judged: str) -> float | None:
 def _default_target(cells: Sequence[Cell]) -> tuple[float | None, str]:
     fewest = min(cell.workers for cell in cells)
     workers = format_count(fewest, "worker")
-    ends: dict[str, tuple[float, float]] = {}  # end and start as errors, by the cell's name
+    ends: dict[tuple[str, str], tuple[float, float]] = {}  # end and start as errors
     for cell in cells:
         pairs = [
             (as_error(run, last(run, cell.judged)), as_error(run, start))
@@ -337,7 +344,7 @@ def _default_target(cells: Sequence[Cell]) -> tuple[float | None, str]:
         ]
         if cell.workers == fewest and pairs:
             end, start = np.mean(pairs, axis=0)
-            ends[cell.name] = float(end), float(start)
+            ends[cell.method, cell.name] = float(end), float(start)
     if not ends:
         return None, f"no run with {workers} has an end"
     best = min(ends, key=lambda name: ends[name])
@@ -348,7 +355,7 @@ def _default_target(cells: Sequence[Cell]) -> tuple[float | None, str]:
     errors = start + IMPROVEMENT * (end - start), start, end
     value, was, went = (as_error(any_run, error) for error in errors)
     way = f"{IMPROVEMENT:.0%} of the way from {was:.4g} before training to {went:.4g}"
-    return value, f"{way}, the end of {best}"
+    return value, f"{way}, the end of {best[1]}"
 
 
 def _reference(rows: Sequence[Row]) -> Row | None:

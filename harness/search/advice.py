@@ -231,7 +231,8 @@ def make_plan(grid: Grid, target: float | None, trainings: float | None) -> Plan
     most = len(teams)
     if trainings is not None:
         most = _affordable(rungs, len(grid.seeds), trainings)
-    beyond = [Impossible(c.method.label, c.workers, "beyond trainings=") for c in teams[most:]]
+    head = f"left out for trainings={trainings}"
+    beyond = [Impossible(c.method.label, c.workers, "", head) for c in teams[most:]]
     reference = min(alone, key=lambda team: team.step_s)
     return Plan(
         reference,
@@ -251,7 +252,8 @@ def _affordable(rungs: Sequence[int], seeds: int, trainings: float) -> int:
     least = math.ceil(finals + FINALISTS * trial)
     if trainings < least:
         few = format_count(FINALISTS, "candidate")
-        LOG.info(f"trainings: {trainings:g}; one worker and {few} mostly take about {least}")
+        text = f"trainings: {trainings:g} are too few and will be exceeded: one worker and {few}"
+        LOG.info(f"{text}, the fewest, mostly take about {least}")
     return max(FINALISTS, int((trainings - finals) / trial)) if trial else FINALISTS
 
 
@@ -330,7 +332,7 @@ class AdviceSearch:
             guess = search.rate
             run = self._tuning_run(alone, guess, full)
             target = _default_target(run, self._metric_of(alone))
-            reason = f"{IMPROVEMENT:.0%} of the improvement of {alone.name}"
+            reason = f"{IMPROVEMENT:.0%} of the improvement of 1 worker alone"
         start = self._tuning_run(alone, guess, full)
         error = as_error(start, target)
         _refuse_met_target(start, self._metric_of(alone), target)

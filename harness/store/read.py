@@ -313,7 +313,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Method and number of workers in words."""
+        """Method and number of workers in words; one worker is alone with any method."""
         if self.workers == 1:
-            return f"1 worker alone ({self.method})"
+            return "1 worker alone"
         return f"{self.method} with {self.workers} workers"

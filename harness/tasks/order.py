@@ -220,7 +220,9 @@ class Partition:
             rows, need = min(self._sizes), self.every * self.minibatch
             mistake = f"workers: {self.workers} leave one of them {rows} {self.unit}"
             minibatches = f"{format_count(self.every, 'minibatch')} of {self.minibatch}"
-            allowed = "fewer workers, or fewer minibatches in a round"
+            most = rows // self.minibatch
+            fits = f"at most {most} minibatches in a round (localsgd:{most})"
+            allowed = f"fewer workers, or {fits if most else 'smaller minibatches'}"
             raise UserError(
                 f"{mistake}, and a round takes {need} of each ({minibatches}); allowed: {allowed}"
             )

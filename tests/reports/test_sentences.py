@@ -85,7 +85,7 @@ def test_a_default_target_is_never_met_before_training():
     assert table.target == pytest.approx(1.01 - 0.95 * 0.01)
     assert all(reach.is_earned for row in table.rows for reach in row.reaches)
     assert table.reason == (
-        "95% of the way from 1.01 before training to 1, the end of 1 worker alone (a)"
+        "95% of the way from 1.01 before training to 1, the end of 1 worker alone"
     )
 
 
@@ -179,7 +179,7 @@ def test_a_row_that_is_ahead_when_its_passes_end_is_told_as_unfinished(seeds):
 
     assert told[0].endswith("; more workers of a do not reach it within these 5 passes.")
     assert told[1] == (
-        "Not there within these 5 passes, but ahead of 1 worker alone (a) after the same time:"
+        "Not there within these 5 passes, but ahead of 1 worker alone after the same time:"
         " a with 8 workers; train longer."
     )
     cells = {(row[0], row[1]): row[5] for row in comparison.cells(table)}
@@ -207,7 +207,7 @@ def test_a_metric_that_is_not_finite_is_told_and_no_better(value, more):
     seeds = "1 of 4 with seed 0, 1 of 4 with seed 1"
     ends = f"{seeds}; a run that ends so is in no mean and reaches no target."
     assert [sentence for sentence in told if "finite" in sentence] == [
-        f"1 worker alone ({name}): error is not finite at evaluations: {ends}" for name in "bcd"
+        f"{name}: error is not finite at evaluations: {ends}" for name in "bcd"
     ]
     assert "2 of 2 not finite" in str(comparison.answer_of(table))
     assert curves_figure(table).axes
