@@ -7,6 +7,7 @@ return.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,18 +45,23 @@ class Absences(NamedTuple):
     doom_s: Any
 
 
+def check_faults(cluster: Cluster, protocol: str, kinds: Sequence[str]) -> None:
+    """Raise UserError for a fault of another kind than a protocol simulates."""
+    for place, fault in enumerate(cluster.faults):
+        if fault.kind not in kinds:
+            raise UserError(
+                f"faults[{place}].kind: {fault.kind!r} is not allowed with protocol {protocol!r};"
+                f" allowed: {', '.join(kinds)}"
+            )
+
+
 def new_absences(cluster: Cluster, workers: int, protocol: str) -> Absences:
     """The initial state, with all workers present.
 
     Raises:
         UserError: a fault that does not concern workers.
     """
-    for place, fault in enumerate(cluster.faults):
-        if fault.kind not in OF_WORKERS:
-            raise UserError(
-                f"faults[{place}].kind: {fault.kind!r} is not allowed with protocol {protocol!r};"
-                f" allowed: {', '.join(OF_WORKERS)}"
-            )
+    check_faults(cluster, protocol, OF_WORKERS)
     processes = len(cluster.faults)
     people = workers if processes else 0
     return Absences(

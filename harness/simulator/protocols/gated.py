@@ -74,7 +74,7 @@ class GatedServer(ParameterServer):
             return reason, timeline
         workers, clock = waiting(state.readers), state.clock[0]
         # Beyond the limits no worker reads, whatever the rule says.
-        goes_on = asynchronous.may_begin(state, limits)
+        goes_on = asynchronous.may_begin(state, self.rules, limits)
         readers = self._select_allowed(state, workers) if goes_on else workers
         asynchronous.answer(state, costs, self.rules, limits, readers)
         if goes_on and clock["busy"] == 0 and np.isinf(server_state.returns_s(state)).all():

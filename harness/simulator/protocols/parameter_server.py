@@ -20,6 +20,7 @@ at its read.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, fields
 
 from harness.base.errors import UserError
@@ -33,9 +34,71 @@ from harness.simulator.protocols.rows import rows_under_way
 from harness.simulator.protocols.state import Rules, State
 from harness.simulator.timeline import Contributions, Timeline
 
+MOST_PIECES = 1 << 20
+"""Largest number of pieces, or of contributions of rounds, that are recorded at a time."""
+
+
+class OneServer(TimingProtocol):
+    """Base of protocols of one server: settings that make `Rules` for its event loop."""
+
+    @property
+    @abstractmethod
+    def rules(self) -> Rules:
+        """The settings as arguments of a kernel."""
+
+    def start(self, cluster: Cluster, workers: int) -> State:
+        """All workers idle at time 0, version 0.
+
+        Raises:
+            UserError: too many workers.
+        """
+        return server_state.initial_state(cluster, workers, self.rules)
+
+    def wake(self, state: State) -> None:
+        """Let idle workers read at the present time."""
+        server_state.wake(state)
+
+    def advance(
+        self, state: State, costs: Costs, limits: Limits, room: int, spans: bool
+    ) -> tuple[int, Timeline]:
+        """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`.
+
+        Raises:
+            UserError: more events than sequence numbers.
+        """
+        start, rules = int(state.clock[0]["version"]), self.rules
+        # A fold records its pieces or its contributions, which must fit the memory.
+        is_round = rules.backups >= 0
+        size = max(1, len(state.workers) - rules.backups) if is_round else rules.shards
+        room = min(room, max(1, MOST_PIECES // size)) if size > 1 else room
+        folded = room * size if is_round else room
+        losses = folded + len(state.slots) if is_round or len(state.occurrences) else 0
+        rounds = room if is_round else 0
+        rows = record.space(folded, spans, losses, len(state.shards.queues), rounds)
+        reason = asynchronous.run(state, costs, rules, limits, rows)
+        # Half of the range, since the test comes after the events of a call.
+        if int(state.clock[0]["sequence"]) > server_state.MOST_EVENTS // 2:
+            raise UserError("simulation: too long; use fewer folds")
+        return reason, record.timeline(rows, start, rules.push_every)
+
+    def in_flight(self, state: State) -> Contributions:
+        """Contributions read and not yet folded, by first step."""
+        return rows_under_way(state.slots, server_state.UNDER_WAY, self.rules.push_every)
+
+    def promised(self, state: State) -> int:
+        """The version and folds in flight."""
+        clock = state.clock[0]
+        if self.rules.backups >= 0:  # a round makes one fold
+            return int(clock["version"] + (clock["taken"] + clock["coming"] > 0))
+        return int(clock["version"] + clock["under_way"])
+
+    def restorable(self, state: State) -> int:
+        """The version of the server's last checkpoint."""
+        return int(state.clock[0]["restored"])
+
 
 @dataclass(frozen=True, kw_only=True)
-class ParameterServer(Spec, TimingProtocol):
+class ParameterServer(Spec, OneServer):
     """Asynchronous SGD's timing: one server, first come first served.
 
     Attributes:
@@ -127,43 +190,4 @@ class ParameterServer(Spec, TimingProtocol):
         if self.shards > 1 and self.shards * self.depth * workers > MOST_PIECES:
             allowed = f"with {workers} workers at most {MOST_PIECES // (self.depth * workers)}"
             raise UserError(f"shards: {self.shards} is not allowed; allowed: {allowed}")
-        return server_state.initial_state(cluster, workers, self.rules)
-
-    def wake(self, state: State) -> None:
-        """Let idle workers read at the present time."""
-        server_state.wake(state)
-
-    def advance(
-        self, state: State, costs: Costs, limits: Limits, room: int, spans: bool
-    ) -> tuple[int, Timeline]:
-        """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`.
-
-        Raises:
-            UserError: more events than sequence numbers.
-        """
-        start = int(state.clock[0]["version"])
-        # A fold records one piece per shard, which must fit the memory.
-        room = min(room, max(1, MOST_PIECES // self.shards)) if self.shards > 1 else room
-        losses = room + len(state.slots) if len(state.occurrences) else 0
-        rows = record.space(room, spans, losses, len(state.shards.queues))
-        reason = asynchronous.run(state, costs, self.rules, limits, rows)
-        # Half of the range, since the test comes after the events of a call.
-        if int(state.clock[0]["sequence"]) > server_state.MOST_EVENTS // 2:
-            raise UserError("simulation: too long; use fewer folds")
-        return reason, record.timeline(rows, start, self.push_every)
-
-    def in_flight(self, state: State) -> Contributions:
-        """Contributions read and not yet folded, by first step."""
-        return rows_under_way(state.slots, server_state.UNDER_WAY, self.push_every)
-
-    def promised(self, state: State) -> int:
-        """The version and folds in flight."""
-        clock = state.clock[0]
-        return int(clock["version"] + clock["under_way"])
-
-    def restorable(self, state: State) -> int:
-        """The version of the server's last checkpoint."""
-        return int(state.clock[0]["restored"])
-
-
-MOST_PIECES = 1 << 20
+        return super().start(cluster, workers)

@@ -31,6 +31,9 @@ SPANNED = np.dtype(
 )
 """The instants of a contribution from which spans are made, besides the fold's end."""
 
+ROUND = np.dtype([("time_s", np.float64), ("rows", np.int64)])
+"""The end of a round, and the number of folded contributions up to it."""
+
 RESTART = np.dtype([("time_s", np.float64), ("version", np.int64), ("restored_version", np.int64)])
 
 
@@ -38,7 +41,7 @@ class Record(NamedTuple):
     """Recorded events: [M] columns of folded contributions, lost slots, restarts, their counts.
 
     ``instants`` is empty without spans. With several shards, [M, S] ``pieces`` of folded
-    contributions.
+    contributions. ``rounds`` is empty if each contribution is a fold of its own.
     """
 
     fold_end_s: Any
@@ -51,16 +54,18 @@ class Record(NamedTuple):
     restarts: Any
     counts: Any
     pieces: Any
+    rounds: Any
 
 
-def space(folds: int, spans: bool, losses: int = 0, shards: int = 0) -> Record:
+def space(folds: int, spans: bool, losses: int = 0, shards: int = 0, rounds: int = 0) -> Record:
     """An empty record.
 
     Args:
-        folds: largest number of folds, and of restarts.
+        folds: largest number of folded contributions, and of restarts.
         spans: whether to record spans.
         losses: largest number of lost contributions.
         shards: number of shards that record pieces; 0 for one shard.
+        rounds: largest number of rounds.
     """
     kinds = (np.float64, np.int32, np.int64, np.float64, np.int64)
     return Record(
@@ -68,8 +73,9 @@ def space(folds: int, spans: bool, losses: int = 0, shards: int = 0) -> Record:
         instants=np.empty(folds if spans else 0, SPANNED),
         lost=np.empty(losses, SLOT),
         restarts=np.empty(folds, RESTART),
-        counts=np.zeros(3, np.int64),
+        counts=np.zeros(4, np.int64),
         pieces=np.empty((folds, shards), PIECE),
+        rounds=np.empty(rounds, ROUND),
     )
 
 
@@ -102,15 +108,20 @@ def timeline(record: Record, start: int, steps: int) -> Timeline:
         start: number of the first fold.
         steps: minibatches of each contribution.
     """
-    count, lost, restarts = record.counts.tolist()
-    numbers, struck = np.arange(start, start + count, dtype=np.int64), record.restarts[:restarts]
+    count, lost, restarts, rounds = record.counts.tolist()
+    struck, ends = record.restarts[:restarts], record.rounds[:rounds]
+    folds = Folds(np.arange(start, start + count, dtype=np.int64), record.fold_end_s[:count])
+    numbers = folds.fold
+    if len(record.rounds):
+        folds = Folds(np.arange(start, start + rounds, dtype=np.int64), ends["time_s"].copy())
+        numbers = np.repeat(folds.fold, np.diff(ends["rows"], prepend=0))
     # Views: of what is not filled, no page is in memory.
     columns = (record.worker, record.read_version, record.read_at_s, record.first_step)
     worker, read_version, read_at_s, first_step = (column[:count] for column in columns)
     counts = np.full(count, steps, np.int32)
     rows = Contributions(numbers, worker, read_version, read_at_s, first_step, counts)
     return Timeline(
-        folds=Folds(numbers, record.fold_end_s[:count]),
+        folds=folds,
         contributions=stack([rows, columns_of(record.lost[:lost], LOST, steps)]),
         spans=_spans(record, count) if len(record.instants) else Spans(),
         restarts=Restarts(*(struck[name].copy() for name in RESTART.names or ())),

@@ -57,13 +57,16 @@ CLOCK = np.dtype(
         *CLOCK_FIELDS,
         *((name, np.int64) for name in ("standing", "sequence", "under_way", "begun", "places")),
         *((name, np.int64) for name in ("parked", "least", "at_least", "checkpoint", "restored")),
-        *((name, np.float64) for name in ("server_free_s", "server_up_s")),
+        *((name, np.int64) for name in ("taken", "coming")),
+        *((name, np.float64) for name in ("server_free_s", "server_up_s", "round_s")),
     ]
 )
 """Besides the common fields: events in a row at one instant, events ever, contributions in
 flight, whether faults are scheduled, places taken at the server, parked workers, the fewest folds
 of a present worker and the number of workers with so few, checkpoints so far, the version of the
-last checkpoint, and the instants at which the server is free and up again."""
+last checkpoint, contributions taken for the present round and those of its version on their way,
+and the instants at which the server is free and up again and the round ends, infinite until it has
+all that it needs."""
 
 SLOT = np.dtype(
     [(name, np.int32) for name in ("worker", "phase")]
@@ -97,6 +100,7 @@ class Rules(NamedTuple):
         queue: places at the server.
         depth: contributions that a worker may have in flight.
         shards: parts of the model with a queue of their own.
+        backups: of rounds, number of slowest contributions that each drops; −1 without rounds.
         asks: whether `run` returns before reads, so that a rule of Python allows them (`answer`).
     """
 
@@ -106,6 +110,7 @@ class Rules(NamedTuple):
     queue: int
     depth: int
     shards: int
+    backups: int = -1
     asks: bool = False
 
 
@@ -117,6 +122,7 @@ class State(NamedTuple):
         events: tournament of slots, then workers and fault processes by worker.
         folds: slots of queued contributions, by the ends of their folds.
         readers: workers that read at the present instant.
+        late: workers that wait for the end of a round without a contribution in it.
         held: [2N] tournament of workers held by the bound, by their folds; [2] without a bound.
         gate: [2C] tournament of slots that wait for room at the server; [2] without a limit.
         links: between workers and server.
@@ -130,6 +136,7 @@ class State(NamedTuple):
     events: Any
     folds: Queue
     readers: Queue
+    late: Queue
     held: Any
     gate: Any
     links: Links
@@ -162,11 +169,13 @@ def initial_state(cluster: Cluster, workers: int, rules: Rules) -> State:
     people["since_fetch"] = -1  # no worker has parameters yet
     clock = np.zeros(1, CLOCK)
     clock["parked"] = clock["at_least"] = workers  # all have 0 folds, the least
+    clock["round_s"] = np.inf
     return State(
         clock=clock,
         events=new_tournament(leaves(cluster, workers, rules.depth)),
         folds=new_queue(count),
         readers=new_queue(workers),
+        late=new_queue(workers),
         # Without a bound or limit, one empty leaf: kernels always look at the first event.
         held=new_tournament(workers if rules.bound >= 0 else 1),
         gate=new_tournament(count if rules.queue >= 0 else 1),

@@ -106,14 +106,13 @@ def test_a_cluster_that_folds_one_of_forty_is_slow_and_no_more(run, protocol):
     assert len(timeline.lost()) > 300
 
 
-@pytest.mark.parametrize("protocol", [Averaging(3), BackupWorkers(1)], ids=lambda p: p.name)
 @pytest.mark.parametrize(
-    "fault",
+    ("protocol", "fault"),
     [
-        Fault("message", probability=0.1, retry_s=1.0),
-        Fault("server", at_s=(1.0,), down_s=1.0, checkpoint_s=1.0),
+        (Averaging(3), Fault("message", probability=0.1, retry_s=1.0)),
+        (Averaging(3), Fault("server", at_s=(1.0,), down_s=1.0, checkpoint_s=1.0)),
+        (BackupWorkers(1), Fault("server", at_s=(1.0,), down_s=1.0, checkpoint_s=1.0)),
     ],
-    ids=lambda fault: fault.kind,
 )
 def test_what_happens_to_no_worker_is_refused_in_one_line(run, protocol, fault):
     with pytest.raises(UserError, match=rf"faults\[1\].kind: '{fault.kind}' is not allowed"):

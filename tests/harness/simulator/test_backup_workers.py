@@ -1,10 +1,12 @@
 import json
 
+import numpy as np
 import pytest
 
 from harness.base.errors import UserError
 from harness.cli import main
 from harness.simulator.cluster import Jitter
+from harness.simulator.faults import Fault
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.simulation import Simulation
 
@@ -53,17 +55,24 @@ def test_as_many_backups_as_workers_are_refused_and_one_worker_alone_is_waited_f
 
 
 def test_default_worker_counts_leave_room_for_the_backups(capsys):
-    cluster = [
-        "simulate",
-        "reproductions/clusters/wide-area-10.toml",
-        "--protocol",
-        "backup_workers",
-    ]
-    asked = [*cluster, "--backups", "3", "--folds", "9", "--network", "10-10", "--json", "-"]
-    assert main(asked) == 0
+    rounds = ["simulate", "wide-area-10", "--protocol", "backup_workers", "--backups", "3"]
+    assert main([*rounds, "--folds", "9", "--network", "10-10", "--json", "-"]) == 0
     assert [row["workers"] for row in json.loads(capsys.readouterr().out)] == [1, 4, 8, 10]
 
 
-def test_workers_on_a_shared_link_are_refused(run):
-    with pytest.raises(UserError, match="sharing"):
-        run(durations={"copy_s": 1.0, "sharing": "fifo"})
+def test_copies_of_a_round_follow_one_another_on_a_shared_link(run):
+    """Of N workers the last has the model after N copies; its push, and its fold, come last."""
+    simulation = run(5, 0, {"copy_s": 0.25, "fold_s": 0.125, "sharing": "fifo"})
+    assert simulation.advance(folds=3).folds.time_s.tolist() == [2.625, 5.25, 7.875]
+
+
+def test_a_round_takes_a_lost_message_when_it_is_sent_again(cluster, unit_job):
+    lossy = (Fault("message", probability=0.3, retry_s=0.5),)
+    machine = cluster(4, copy_s=0.2, faults=lossy)
+    segment = Simulation(machine, BackupWorkers(0), unit_job, 4).advance(folds=200)
+    assert len(segment.lost()) == 0
+    durations = np.diff(segment.folds.time_s, prepend=0.0)
+    # each further try lasts the pause and another copy
+    assert set(np.unique(np.round((durations - 1.4) / 0.7, 9))) <= set(range(20))
+    # all four arrive at once with probability 0.7⁴
+    assert np.mean(durations < 1.5) == pytest.approx(0.7**4, abs=0.1)

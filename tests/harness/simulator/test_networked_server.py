@@ -83,11 +83,17 @@ def test_a_lost_message_is_sent_again_and_shares_the_links_again(run):
     assert lost.mean() == pytest.approx(1.0, abs=0.2)  # p / (1 - p) a contribution
 
 
-@pytest.mark.parametrize("protocol", ["backup_workers", "sequence"])
-def test_protocols_that_know_only_a_link_refuse_a_server_on_a_network(cluster, protocol):
+def test_a_protocol_that_knows_only_a_link_refuses_a_server_on_a_network(cluster):
     """Their copies would cost nothing where the file has no link."""
-    with pytest.raises(UserError, match=f"network.server: not simulated in protocol '{protocol}'"):
-        Simulation(cluster(4, network=star(1.0, 1.0)), protocol, JOB)
+    with pytest.raises(UserError, match=r"network\.server: not simulated in protocol 'sequence'"):
+        Simulation(cluster(4, network=star(1.0, 1.0)), "sequence", JOB)
+
+
+def test_rounds_on_a_star_share_the_servers_link(cluster):
+    """Four models at once take four copies' time on the server's link, and so do the gradients."""
+    machine = cluster(4, network=star(1.0, 1.0))
+    segment = Simulation(machine, "backup_workers", JOB).advance(folds=2)
+    assert segment.folds.time_s.tolist() == [4 * 8 + 1 + 4 * 8, 2 * (4 * 8 + 1 + 4 * 8)]
 
 
 def test_averaging_has_no_use_for_a_server_and_does_not_mind_one(cluster):
