@@ -20,6 +20,8 @@ from harness.base.errors import (
     rename,
 )
 from harness.base.log import LOG
+from harness.base.reads import Reads, watch
+from harness.experiment.cluster_notes import describe_idle, load_bundled
 from harness.experiment.experiment import Task
 from harness.experiment.methods import Asked, method_of, protocol_of, several
 from harness.experiment.run import Runner, idle_lines, repeat_lines
@@ -90,8 +92,8 @@ def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
             return function(*positional, **plain)
         except ProcessDied as died:
             raise UserError(f"{died}; {hint}") from None
-        except UserError:
-            raise
+        except UserError as error:
+            raise error.with_traceback(None) from None
         except (KeyboardInterrupt, *RAISED) as error:
             if is_interrupt(error):
                 raise KeyboardInterrupt(f"stopped; {hint}") from None
@@ -160,7 +162,12 @@ def simulate(
     for line in machine.describe_repeats(workers or 0):
         LOG.info(line)
     rules = protocol_of(protocol) if isinstance(protocol, str) else protocol
-    return Simulation(machine, rules, work, workers, seed).advance(folds=folds)
+    reads = Reads(rules), Reads(machine, load_bundled(machine.name))
+    with watch(reads[0]), watch(reads[1]):
+        timeline = Simulation(machine, rules, work, workers, seed).advance(folds=folds)
+    for line in describe_idle([[key for read in reads for key in read.unread()]]):
+        LOG.info(line)
+    return timeline
 
 
 @resumable

@@ -28,9 +28,14 @@ FIGURES = {
     "tokens/s, simulated": "tokens_per_s",
     "rollouts thrown away": "thrown_away",
     "tokens of an answer": "trained_tokens",
+    "reward in training": "trained_reward",
     "simulated seconds": "virtual_s",
 }
 """Rows of the printed table below the scores, and figures of a run's summary."""
+
+
+MOST_WEIGHT = 0.05
+"""Largest share of one prompt in the score without a line that says so."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,11 @@ class RolloutResult:
         is_score = kind.startswith("score")
         if kind == "thrown_away" or (is_score and self._rewards_are_shares):
             return share_ci(values, self._weigh(difficulty) if is_score else 0.0)
-        return positive_ci(values) if kind in FIGURES.values() else mean_ci(values)
+        return (
+            positive_ci(values)
+            if kind in FIGURES.values() and "reward" not in kind
+            else mean_ci(values)
+        )
 
     @cached_property
     def _figures(self) -> list[dict[str, Any]]:
@@ -114,11 +123,16 @@ class RolloutResult:
         lost = f", {diverged} diverged" if diverged else ""
         yield f"{count} seed{'' if count == 1 else 's'}{lost}, 95% intervals of means over seeds"
         yield f"{'score':24} {'before':>24} {'after':>24}"
+        weight = self._weigh("")
         for name in ("score", *self._difficulty_names("score")):
             pair = (name.replace("score", "score_before", 1), name)
             before, after = (self.interval(figure).show(3) for figure in pair)
-            label = name.replace("score/", "  difficulty ").replace("score", "all prompts")
+            label = name.replace("score/", "  difficulty ").replace(
+                "score", f"{1 / weight:.0f} held-out prompts"
+            )
             yield f"{label:24} {before:>24} {after:>24}"
+        if weight > MOST_WEIGHT:
+            yield f"one prompt is {weight:.2g} of the score; test= takes more prompts"
         for label, name in FIGURES.items():
             if any(name in run.summary for run in self.runs):
                 yield f"{label:24} {'':24} {self.interval(name).show(3):>24}"

@@ -15,6 +15,7 @@ from harness.store import Cell
 from reports.answers import Answer, charge_line
 from reports.learning_curves import draw_curves
 from reports.sentences import (
+    EDGE,
     answer,
     format_error,
     format_range,
@@ -70,7 +71,7 @@ def feet(table: Table) -> Iterator[str]:
         weight = f"one of them is {cell.example_weight:.2g} of {table.metric}"
         yield f"only {count} development examples: {weight}"
     if any(row.cell.edge for row in table.rows):
-        yield "*: the best rate is at an end of those that were tried"
+        yield EDGE
     shares = [row.trained for row in table.rows if row.seconds and not math.isnan(row.trained)]
     if any(abs(share - 1.0) > UNEVEN for share in shares):
         yield _describe_shares(table)

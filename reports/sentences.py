@@ -37,6 +37,11 @@ LEAST_TIMES, MOST_TIMES = 0.01, 10_000.0
 NEAR_END = 0.9
 """Share of training after which a target is touched rather than passed."""
 
+LEAST_SHARE = 0.99
+"""Share of the passes' examples below which the first sentence says how many were trained."""
+
+EDGE = "*: the best rate is at an end of those that were tried"
+
 ALONE = "One seed has no interval, so how much of this is chance is not known."
 
 
@@ -197,7 +202,12 @@ def _single(table: Table) -> Iterator[str]:
         yield f"{name} did not learn: {metric} {format_error(row.error)} at the end{began}."
         return
     passes = float(row.cell.runs[0].config.get("passes", math.nan))
-    after = f"after {format_count(passes, 'pass')}, " if math.isfinite(passes) else ""
+    length = format_count(passes, "pass")
+    if row.trained < LEAST_SHARE:
+        config = row.cell.runs[0].config
+        why = "restarts undid" if config["cluster"]["checkpoints"] else "faults or rounds dropped"
+        length = f"only {row.trained * passes:.3g} of {length} ({why} the rest)"
+    after = f"after {length}, " if math.isfinite(passes) else ""
     took = f"{after}{format_seconds(row.seconds.estimate)} of simulated time"
     value = f"{round_to(row.error.estimate, 3, row.error.width):g}"
     yield f"{name}: {metric} {value} {took}{began}."

@@ -12,7 +12,7 @@ from harness.base.settings import format_count
 from harness.judge.break_point import Point, Tolerance
 from reports import style
 from reports.answers import Answer, Picture, charge_line
-from reports.sentences import ALONE, describe_gaps, format_range, format_times
+from reports.sentences import ALONE, EDGE, describe_gaps, format_range, format_times
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,15 +83,21 @@ def _cells(search: Tolerance) -> Iterator[list[str]]:
             ratio = f"{times}{format_range(point.ratio, format_times)}"
         errors = f"{_mean(point):.3g} ({low:.3g} to {high:.3g})"
         state = ("broken" if point.broken else "tolerated") + ("" if point.decided else "?")
-        yield [f"{point.value:g}", f"{point.cell.rate:.3g}", errors, ratio, state]
+        yield [f"{point.value:g}", _rate(point), errors, ratio, state]
 
 
 def _feet(search: Tolerance) -> Iterator[str]:
     """What the columns of the table mean."""
     limit = f"{1.0 + search.margin:g}"
     yield f"ratio: to the error at {search.points[0].value:g}; above {limit} it is broken"
+    if any(point.cell.edge for point in search.points):
+        yield EDGE
     if not all(point.decided for point in search.points):
         yield f"?: not sure, since {limit} lies in the ratio's interval"
+
+
+def _rate(point: Point) -> str:
+    return f"{point.cell.rate:.3g}{'*' if point.cell.edge else ''}"
 
 
 def _mean(point: Point) -> float:

@@ -31,6 +31,17 @@ def describe_doubts(machine: Cluster, work: Workload) -> Iterator[str]:
         yield f"devices.{name}: a step takes {1e6 * seconds:.2g} µs; its launches take {least}"
 
 
+def describe_equal(machine: Cluster, workers: int) -> Iterator[str]:
+    """A line if asynchronous workers are so equal that all of them fold at the same instants."""
+    usual = Cluster(machine.name, machine.devices, machine.workers)
+    parts = "jitter", "stragglers", "server", "host", "network", "faults", "heterogeneity_cv"
+    is_equal = all(getattr(machine, part) == getattr(usual, part) for part in parts)
+    if is_equal and len(machine.workers) == 1 < workers and machine.link.sharing == "none":
+        text = f"{machine.name}: workers are exactly equal, arrive at one instant and read after"
+        effect = f"the last fold: staleness {(workers - 1) / 2:g} instead of {workers - 1}"
+        yield f"{text} {effect}; step_cv=0.01 (jitter) lets them differ"
+
+
 def describe_idle(keys: Sequence[Collection[str]]) -> list[str]:
     """A line for each key without effect on any of several simulations."""
     common = [key for key in keys[0] if all(key in group for group in keys)] if keys else []

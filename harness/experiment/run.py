@@ -38,7 +38,7 @@ from harness.base.log import LOG
 from harness.base.seeds import SHORT, identity
 from harness.base.settings import check_device
 from harness.experiment import loop
-from harness.experiment.cluster_notes import describe_idle, load_bundled
+from harness.experiment.cluster_notes import describe_equal, describe_idle, load_bundled
 from harness.experiment.contract import EXECUTED, Configuration, Watch, ignore
 from harness.experiment.display import Display, Tally
 from harness.experiment.experiment import AnyExperiment, Experiment, OwnLoop
@@ -467,9 +467,13 @@ def run_all(
 
 
 def repeat_lines(configs: Iterable[AnyExperiment]) -> list[str]:
-    """A line if the largest of several runs has more workers than its cluster describes."""
-    largest = max(configs, key=lambda config: config.workers, default=None)
-    return largest.cluster.describe_repeats(largest.workers) if largest else []
+    """Lines on the largest of several runs, if its cluster describes fewer or equal workers."""
+    configs = sorted(configs, key=lambda config: config.workers)
+    lines = configs[-1].cluster.describe_repeats(configs[-1].workers) if configs else []
+    stale = [
+        config for config in configs if not (isinstance(config.task, OwnLoop) or config.rounds)
+    ]
+    return [*lines, *(describe_equal(stale[-1].cluster, stale[-1].workers) if stale else ())]
 
 
 def idle_lines(runs: Iterable[Run]) -> list[str]:

@@ -323,7 +323,9 @@ def charge(
         return replace(machine, devices=same), Workload(size, 0.0, travels)
     if all(d.achieved_flops_per_s is None for d in machine.devices.values()):
         steps = " or ".join({format_seconds(d.launch_s): 0 for d in machine.devices.values()})
-        say(f"a step takes {steps} on {machine.name!r} whatever the model: no achieved_flops_per_s")
+        if "worker" not in machine.devices:  # that of `Cluster.of`, where step_s says the same
+            text = f"a step takes {steps} on {machine.name!r} whatever the model"
+            say(f"{text}: no achieved_flops_per_s")
         return machine, Workload(size, 0.0, travels)
     counts = count_step(problem, size // accumulate)
     return machine, Counts(*(accumulate * count for count in counts)).workload(size, travels)

@@ -157,7 +157,7 @@ KNOBS = {
             True,
             lambda v: int(v) + 1,
             True,
-            "cluster (except the device of its first workers: all workers are equal)",
+            "cluster, but for its first device: staleness is exact with equal workers alone",
         ),
         Knob("delay", "further latency of every message (s)", _add_latency, (0.0, 1.0)),
         Knob("loss", "share of messages lost", _add_message_loss, (0.0, 0.5)),
