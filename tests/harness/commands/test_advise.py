@@ -53,7 +53,7 @@ def test_the_advice_is_printed_and_written_and_its_runs_are_found_again(
     assert {name for each in told["provenance"]["runs"].values() for name in each} <= stored
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     assert told["advice"].split(". ")[0] in page
-    assert page.count("<figure") == 1
+    assert "<figure" in page
     monkeypatch.setattr("harness.experiment.run.FoldTraining", None)
     assert advise() == 0
     assert capsys.readouterr().out == first.out
