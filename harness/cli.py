@@ -51,6 +51,23 @@ COMMANDS = {
 }
 """One-line description of every subcommand, whose module in `harness.commands` has its name."""
 
+RUN_FILE = """\
+a run file, for functions of your my_module.py beside it:
+
+  cluster = "k20m-server"
+  workers = 4
+  algorithm = "async"
+  rate = 0.1
+  [task]
+  is = "module"
+  model = "my_module:make_model"
+  loss = "my_module:loss"
+  data = "my_module:make_data"
+"""
+
+TAKE_RUN_FILES = ("train", "tolerate", "advise", "compare-algorithms")
+"""Commands whose help ends with `RUN_FILE`."""
+
 ELSEWHERE = {"reproduce": "reproductions.command"}
 """Modules of the subcommands that are not there."""
 
@@ -193,6 +210,8 @@ def parser_of(word: str | None, *, every: bool = False) -> Parser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, description in COMMANDS.items():
         command = commands.add_parser(name, help=description, description=description)
+        if name in TAKE_RUN_FILES:
+            command.epilog, command.formatter_class = RUN_FILE, argparse.RawDescriptionHelpFormatter
         if every or name == word:
             place = f"harness.commands.{name.replace('-', '_')}"
             module = import_module(ELSEWHERE.get(name, place))

@@ -1,5 +1,10 @@
 """All classes that a `Cluster` is made of; two of them have the names of other things in lagbench.
 
+A `Cluster` has ``workers`` (`WorkerGroup`, each of a `Device`; `catalogue` has some), a `Link` to
+the server or a `Network` of `Level` (`Shaping` limits its links), the server's `Host` and `Server`,
+and what varies or fails: `Jitter`, `Stragglers`, `Fault`, `Checkpoints`, `Job`; `Compression` and
+`Parallel` are costs, a `Workload` is a minibatch. `load_cluster` reads a file.
+
 ``lagbench.cluster.Server`` is the time that a server takes for a fold, and ``lagbench.Server`` the
 state of a training server; ``lagbench.cluster.Network`` are links, and ``lagbench.Network`` is what
 is trained.

@@ -31,7 +31,7 @@ from harness.algorithms.descent import (
 from harness.algorithms.schedules import Constant, Cosine, Linear, Schedule, Steps, Warmup
 from harness.algorithms.torch_optimizers import FLAGS, LINEAR, Group, Grouped, TorchOptimizer
 from harness.base.errors import RAISED, UserError, describe_raised, name_error
-from harness.base.settings import Spec, check_settings_class, setting
+from harness.base.settings import Spec, check_settings_class, meanings, setting
 from harness.experiment.digests import digest_of_code
 from harness.experiment.experiment import HasIdentity
 from harness.experiment.methods import OPTIMIZERS
@@ -311,6 +311,10 @@ class Settings(GradientRules, ModuleTable):
     submit: str | None = None
     runs_per_job: int = setting(1, at_least=1)
 
+
+# help() shows a class's own docstring alone, and users write the arguments of all three.
+_MEANINGS = "\n".join(f"    {name}: {text}" for name, text in meanings(Settings).items())
+Settings.__doc__ = f"Arguments of every call of `import lagbench`.\n\nArgs:\n{_MEANINGS}\n"
 
 USUAL: dict[str, Any] = {
     entry.name: entry.default for entry in fields(Settings) if entry.default is not MISSING

@@ -71,7 +71,7 @@ class SamplingState(NamedTuple):
 
 @dataclass(frozen=True)
 class ClientSampling(Spec, InRounds):
-    """Timing of federated averaging.
+    """Timing of federated averaging; training is with all clients instead, by ``"fedavg:N"``.
 
     Attributes:
         sampled: clients that are drawn for a round; all present ones if these are fewer.
