@@ -39,7 +39,7 @@ from torch.utils.flop_counter import flop_registry
 
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.settings import format_count
-from harness.experiment.digests import PLAIN, Seen, attributes, digest_of_code
+from harness.experiment.digests import HOOKS, OWN, PLAIN, Seen, attributes, digest_of_code
 from harness.modules.buffers import find_changed_buffers, get_versions
 from harness.modules.network import (
     Loss,
@@ -109,8 +109,11 @@ def refuse_hidden_state(
     Raises:
         UserError: one of the parts does.
     """
-    copied, changed = _copy(parts), _copy(parts)
-    before = _freeze(copied)
+    copied = _copy(parts)
+    if all(_is_torchs(part) for part in parts.values()):
+        call(copied, False)
+        return set()
+    changed, before = _copy(parts), _freeze(copied)
     values, once = call(copied, False), _freeze(copied)
     _call_elsewhere(changed, call)
     again, twice = call(changed, False), _freeze(changed)
@@ -126,6 +129,19 @@ def refuse_hidden_state(
             shared = "simulated workers would share it, a resumed run would lose it"
             raise UserError(f"{mistake}: {shared}; allowed: {ADVICE[part.partition(':')[0]]}")
     return {key for _, key in written if "." in key and not key.startswith(".")}
+
+
+def _is_torchs(part: Any) -> bool:
+    """Whether a part is made of PyTorch's layers and functions only, which hide no state."""
+    if not isinstance(part, nn.Module):
+        module = str(getattr(part, "__module__", ""))
+        return isinstance(part, FunctionType) and module.partition(".")[0] in ("torch", *OWN)
+    return all(
+        type(layer).__module__.startswith("torch.nn.modules.")
+        and "forward" not in vars(layer)
+        and not any(vars(layer).get(name) for name in HOOKS)
+        for layer in part.modules()
+    )
 
 
 def _call_elsewhere(
