@@ -8,8 +8,11 @@ that other events can precede. The functions follow that order: the loop, reads,
 
 With several shards a push is one message for each, with its piece of the parameters, and on a
 network a fetch is one from each. A contribution has one message in flight at a time: the next is
-sent when the previous one has departed. If a host's buffers are pageable, parameters are copied
-once more after a fetch over a network, and before a push.
+sent when the previous one has departed. So pieces reach shards at different instants, and at a read
+some shards have folded more contributions than others. A shard folds in the order of arrival, so
+the instant of a piece's fold is known once it is queued; its version is counted only when a worker
+reads. If a host's buffers are pageable, parameters are copied once more after a fetch over a
+network, and before a push.
 
 A contribution that has reached the server survives its worker. What a worker has read, computed or
 sent is lost with it, and so is the whole queue with the server, which restarts from its last
@@ -22,43 +25,21 @@ from typing import Any
 
 import numpy as np
 
-from harness.simulator import faults, links
+from harness.simulator import events, faults, links
 from harness.simulator.costs import Costs, computation_with_jitter_s, folding_s, jitter_of
-from harness.simulator.events import (
-    WAIT,
-    WHO,
-    append,
-    enter,
-    head_s,
-    kernel,
-    part,
-    scratch,
-    withdraw,
-)
-from harness.simulator.events import take as take_first
-from harness.simulator.faults import away_s, instant_s
+from harness.simulator.events import WAIT, WHO, kernel, part
 from harness.simulator.laws import uniforms
-from harness.simulator.links import (
-    DOWN,
-    FAIR,
-    NETWORK,
-    OWN,
-    UP,
-    load_of,
-    next_departure_s,
-    staging_s,
-)
-from harness.simulator.protocols import shards
+from harness.simulator.links import DOWN, FAIR, NETWORK, OWN, UP
 from harness.simulator.protocols import state as server
 from harness.simulator.protocols.contract import ASKS, DONE, FULL, GOES_ON, Limits, advance_clock
 from harness.simulator.protocols.record import Record, write_instants, write_row
-from harness.simulator.protocols.state import Rules, State
+from harness.simulator.protocols.state import Rules, Shards, State
 
 
 @kernel
 def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record) -> int:
     """Advance ``state`` until a limit is met or the record is full; returns the reason."""
-    clock, counts, events = state.clock[0], record.counts, state.events
+    clock, counts = state.clock[0], record.counts
     room = len(record.worker) - needed(state, rules)
     if clock.begun == 0:
         begin(state, costs, rules)
@@ -66,9 +47,9 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
         # One event can lose all contributions in flight: the record has space for them beyond.
         if counts[0] > room or counts[1] > room or counts[2] > room:
             return FULL
-        link_s = next_departure_s(state.links, clock.now_s)
-        fold_s = head_s(state.folds) if rules.backups < 0 else clock.round_s
-        event_s = events[1].time_s
+        link_s = links.next_departure_s(state.links, clock.now_s)
+        fold_s = events.head_s(state.folds) if rules.backups < 0 else clock.round_s
+        event_s = state.events[1].time_s
         # Drained: nothing is in flight, and no worker may begin a contribution in this segment.
         # A worker that a rule keeps waiting is parked, too, though the limits allow it to read.
         waits = rules.asks and may_begin(state, rules, limits)
@@ -85,18 +66,18 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
         if reads and rules.asks:
             return ASKS
         if reads:
-            read(state, costs, rules, limits, take_first(state.readers)[1])
+            read(state, costs, rules, limits, events.take(state.readers)[1])
         elif link_s <= min(fold_s, event_s):
             on_departure(state, costs, rules)
         elif fold_s <= event_s and rules.backups >= 0:
             end_round(state, costs, rules, record)
         elif fold_s <= event_s:
-            number = fold(state, costs, rules, record, take_first(state.folds)[1])
+            number = fold(state, costs, rules, record, events.take(state.folds)[1])
             clock.version += 1
             if number >= 0:
                 # Mostly nothing else is left of this instant: then the worker reads at once.
-                link_s = next_departure_s(state.links, clock.now_s)
-                next_s = min(link_s, head_s(state.folds), events[1].time_s)
+                link_s = links.next_departure_s(state.links, clock.now_s)
+                next_s = min(link_s, events.head_s(state.folds), state.events[1].time_s)
                 is_last = state.readers.counts[WAIT] == 0 and next_s > clock.now_s
                 if is_last and not rules.asks and clock.version < limits.version:
                     read(state, costs, rules, limits, number)
@@ -105,7 +86,7 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
             if rules.asks and may_begin(state, rules, limits):
                 server.wake(state)  # the fold may change the answer for those that wait
         else:
-            happen(state, costs, rules, limits, record, events[1].key)
+            happen(state, costs, rules, limits, record, state.events[1].key)
     return DONE
 
 
@@ -124,12 +105,10 @@ def happen(
     elif kind == server.COMPUTED:
         on_computed(state, rules, leaf, now_s)
     elif kind == server.FETCHED:
-        stage_s = staging_s(state.links, state.slots[leaf].load)
+        stage_s = links.staging_s(state.links, state.slots[leaf].load)
         compute(state, costs, rules, leaf, now_s + stage_s)
     elif kind == server.FAULT:
-        place = number - len(state.workers)
-        process, worker = place // len(state.workers), place % len(state.workers)
-        strike(state, costs, rules, limits, record, process, worker)
+        strike(state, costs, rules, limits, record, leaf)
     elif kind == server.RETURNED:
         come_back(state, rules, number)
     elif rules.asks:
@@ -138,7 +117,7 @@ def happen(
         read(state, costs, rules, limits, number)
     # Mostly the event has scheduled its leaf's next one, which has another key.
     if state.events[(len(state.events) >> 1) + leaf].key == key:
-        scratch(state.events, leaf)
+        events.scratch(state.events, leaf)
 
 
 @kernel
@@ -180,7 +159,7 @@ def read(state: State, costs: Costs, rules: Rules, limits: Limits, number: int) 
     # Contributions in flight count as folds, or a deep pipeline would pass the bound.
     if rules.bound >= 0 and worker.folds + worker.mine > clock.least + rules.bound:
         server.become(state, number, server.HELD)
-        enter(state.held, number, float(worker.folds + worker.mine), clock.sequence)
+        events.enter(state.held, number, float(worker.folds + worker.mine), clock.sequence)
         clock.sequence += 1
         return
     slot = number * rules.depth
@@ -203,7 +182,9 @@ def take(state: State, costs: Costs, rules: Rules, number: int, place: int) -> N
         worker.since_fetch = 0
         worker.read_version = clock.version
         worker.read_at_s = clock.now_s
-        shards.look(state.shards, number, clock.now_s)
+        for shard in range(len(state.shards.queues)):
+            settle(state.shards, shard, clock.now_s)
+            state.shards.seen[number, shard] = state.shards.queues[shard].version
     worker.since_fetch += 1
     # All costs are fixed now: a change of the workload concerns later reads only.
     slot.phase = server.WORKING
@@ -211,7 +192,7 @@ def take(state: State, costs: Costs, rules: Rules, number: int, place: int) -> N
     slot.read_version = worker.read_version
     slot.read_at_s = worker.read_at_s
     slot.first_step = clock.dispatched
-    slot.load = load_of(state.links, costs)
+    slot.load = links.load_of(state.links, costs)
     slot.compute_s = 0.0
     if worker.step == 0:
         worker.jitter = jitter_of(costs, number, 0)
@@ -227,8 +208,8 @@ def take(state: State, costs: Costs, rules: Rules, number: int, place: int) -> N
     clock.under_way += 1
     clock.coming += 1
     clock.busy += 1
-    if rules.shards > 1:
-        shards.begin(state.shards, number, place)
+    for shard in range(len(state.shards.queues)):  # none with one shard
+        state.shards.pieces[place, shard].read_version = state.shards.seen[number, shard]
     slot.fetch_start_s = clock.now_s
     if fetches:
         fetch(state, costs, rules, place)
@@ -333,7 +314,7 @@ def on_fetch(
         server.plan(state, place, departs_s, server.SEND)
     # Without other ways to begin, ends of computing are planned in the order of arrivals.
     elif state.links.sharing < FAIR or (rules.fetch_every == 1 and rules.shards == 1):
-        compute(state, costs, rules, place, arrives_s + staging_s(state.links, slot.load))
+        compute(state, costs, rules, place, arrives_s + links.staging_s(state.links, slot.load))
     else:
         server.plan(state, place, arrives_s, server.FETCHED)
 
@@ -362,7 +343,7 @@ def on_computed(state: State, rules: Rules, place: int, now_s: float) -> None:
     # Equal instants are ordered by sequence, so places go first come, first served.
     if rules.queue >= 0 and clock.places == rules.queue:
         slot.phase = server.GATED
-        enter(state.gate, place, now_s, clock.sequence)
+        events.enter(state.gate, place, now_s, clock.sequence)
         clock.sequence += 1
     else:
         send(state, rules, place, now_s)
@@ -378,7 +359,7 @@ def send(state: State, rules: Rules, place: int, now_s: float) -> None:
     slot.phase = server.PUSHING
     slot.sent = 0
     slot.push_start_s = now_s
-    stage_s = staging_s(state.links, slot.load)
+    stage_s = links.staging_s(state.links, slot.load)
     if stage_s > 0.0:
         server.plan(state, place, now_s + stage_s, server.SEND)
     else:
@@ -391,7 +372,7 @@ def push(state: State, rules: Rules, place: int, now_s: float) -> None:
     slot = state.slots[place]
     begun_s = slot.push_start_s
     start_s, departs_s, arrives_s = move(state, place, UP, rules.shards, begun_s, now_s)
-    if slot.sent == 1 and staging_s(state.links, slot.load) == 0.0:
+    if slot.sent == 1 and links.staging_s(state.links, slot.load) == 0.0:
         slot.push_start_s = start_s
     if departs_s < np.inf:
         on_push(state, rules, place, departs_s, arrives_s)
@@ -411,14 +392,33 @@ def on_push(state: State, rules: Rules, place: int, departs_s: float, arrives_s:
 @kernel
 def on_piece(state: State, place: int, now_s: float) -> bool:
     """Queue a piece that has departed at its shard; whether it was the contribution's last."""
+    slot, shards = state.slots[place], state.shards
+    count, ring = shards.ends_s.shape
+    # Neighbouring workers begin with different shards, which spreads the load.
+    index = (slot.worker + slot.sent - 1) % count
+    settle(shards, index, now_s)
+    shard, piece = shards.queues[index], shards.pieces[place, index]
     # Pieces arrive at a shard in the order of their departures, so its turn is certain.
-    slot, parts = state.slots[place], state.shards
-    if not shards.queue(parts, slot.worker, place, now_s, slot.push_end_s, slot.fold_s):
+    piece.version = shard.queued
+    piece.start_s = max(slot.push_end_s, shard.free_s)
+    piece.end_s = piece.start_s + slot.fold_s / count
+    shards.ends_s[index, shard.queued % ring] = shard.free_s = piece.end_s
+    shard.queued += 1
+    slot.fold_end_s = piece.end_s if slot.sent == 1 else max(slot.fold_end_s, piece.end_s)
+    if slot.sent < count:
         return False
     slot.phase = server.AT_SERVER
-    slot.fold_end_s = shards.fold_end_s(parts, place)
-    append(state.folds, slot.fold_end_s, place)
+    events.append(state.folds, slot.fold_end_s, place)
     return True
+
+
+@kernel
+def settle(shards: Shards, index: int, now_s: float) -> None:
+    """Count a shard's folds up to this instant."""
+    # Ends rise along the ring, so counting stops at the first piece that is not yet folded.
+    shard, ring = shards.queues[index], shards.ends_s.shape[1]
+    while shard.version < shard.queued and shards.ends_s[index, shard.version % ring] <= now_s:
+        shard.version += 1
 
 
 @part
@@ -452,7 +452,7 @@ def on_arrival(
     slot.fold_start_s = max(clock.now_s, clock.server_free_s)
     slot.fold_end_s = slot.fold_start_s + slot.fold_s
     clock.server_free_s = slot.fold_end_s
-    append(state.folds, slot.fold_end_s, place)
+    events.append(state.folds, slot.fold_end_s, place)
     if rules.backups >= 0:
         clock.taken += 1
         clock.coming -= 1
@@ -481,7 +481,7 @@ def read_or_wait(state: State, number: int) -> None:
         server.schedule_read(state, number)
     else:
         server.become(state, number, server.ENGAGED)
-        append(state.late, clock.now_s, number)
+        events.append(state.late, clock.now_s, number)
 
 
 @kernel
@@ -489,11 +489,11 @@ def end_round(state: State, costs: Costs, rules: Rules, record: Record) -> None:
     """Fold a round's contributions; all that have waited read, in the order of their arrival."""
     clock = state.clock[0]
     while state.folds.counts[WAIT] > 0:
-        number = fold(state, costs, rules, record, take_first(state.folds)[1])
+        number = fold(state, costs, rules, record, events.take(state.folds)[1])
         if number >= 0:
             server.schedule_read(state, number)
     while state.late.counts[WAIT] > 0:
-        server.schedule_read(state, take_first(state.late)[1])
+        server.schedule_read(state, events.take(state.late)[1])
     row = record.rounds[record.counts[3]]
     row.time_s, row.rows = clock.now_s, record.counts[0]
     record.counts[3] += 1
@@ -513,7 +513,7 @@ def end_of(state: State, rules: Rules, worker: int) -> None:
     clock.places -= 1
     if state.gate[1].time_s < np.inf:
         place = state.gate[1].key & WHO
-        scratch(state.gate, place)
+        events.scratch(state.gate, place)
         send(state, rules, place, clock.now_s)
 
 
@@ -524,27 +524,24 @@ def begin(state: State, costs: Costs, rules: Rules) -> None:
     clock.begun = 1
     for process in range(len(processes.kind)):
         for number in range(len(state.workers)):
-            time_s = instant_s(processes, process, number, 0, clock.now_s)
+            time_s = faults.instant_s(processes, process, number, 0, clock.now_s)
             if processes.kind[process] == faults.LATE and time_s < np.inf:
                 go(state, rules, number, time_s)
             elif time_s < np.inf:
-                server.plan(state, fault_leaf(state, process, number), time_s, server.FAULT)
+                leaf = len(state.slots) + len(state.workers) * (1 + process) + number
+                server.plan(state, leaf, time_s, server.FAULT)
 
 
 @kernel
 def strike(
-    state: State,
-    costs: Costs,
-    rules: Rules,
-    limits: Limits,
-    record: Record,
-    process: int,
-    number: int,
+    state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, leaf: int
 ) -> None:
     """Execute a fault, and schedule its process again after the absence that it causes."""
+    place = leaf - len(state.slots) - len(state.workers)
+    process, number = place // len(state.workers), place % len(state.workers)
     clock, processes, worker = state.clock[0], costs.faults, state.workers[number]
     kind = processes.kind[process]
-    down_s = away_s(processes, process, number, state.occurrences[process, number])
+    down_s = faults.away_s(processes, process, number, state.occurrences[process, number])
     if kind == faults.SERVER:
         fail(state, costs, rules, limits, record, clock.now_s + down_s)
     elif kind == faults.PREEMPTION:
@@ -554,7 +551,7 @@ def strike(
         # Contributions at the server survive their worker.
         for place in range(number * rules.depth, (number + 1) * rules.depth):
             if state.slots[place].phase == server.GATED:
-                scratch(state.gate, place)  # what it loses makes room for others only
+                events.scratch(state.gate, place)  # what it loses makes room for others only
         for place in range(number * rules.depth, (number + 1) * rules.depth):
             phase = state.slots[place].phase
             if phase in (server.WORKING, server.GATED, server.PUSHING):
@@ -563,9 +560,9 @@ def strike(
     # Also if no worker was struck: then instants do not depend on the protocol.
     state.occurrences[process, number] += 1
     times, over_s = state.occurrences[process, number], clock.now_s + down_s
-    next_s = instant_s(processes, process, number, times, over_s)
+    next_s = faults.instant_s(processes, process, number, times, over_s)
     if next_s < np.inf:
-        server.plan(state, fault_leaf(state, process, number), next_s, server.FAULT)
+        server.plan(state, leaf, next_s, server.FAULT)
 
 
 @kernel
@@ -574,14 +571,14 @@ def lose(
 ) -> None:
     """Record a lost contribution, and remove its events."""
     slot, clock = state.slots[place], state.clock[0]
-    scratch(state.events, place)
+    events.scratch(state.events, place)
     slot.fold_end_s = clock.now_s
     record.lost[record.counts[1]] = slot
     record.counts[1] += 1
     # A copy on a fair link continues to its end, and keeps the slot until then.
     phase, slot.phase = slot.phase, server.ABANDONED if slot.on_link == 1 else server.FREE
     if phase == server.GATED:
-        scratch(state.gate, place)
+        events.scratch(state.gate, place)
     if phase in (server.WORKING, server.GATED):
         state.workers[slot.worker].mine -= 1
         clock.under_way -= 1
@@ -615,7 +612,7 @@ def fail(
             lose(state, costs, rules, limits, record, place)
             worker = state.workers[number]
             if worker.status == server.HELD:  # by its contributions in flight: it may read now
-                scratch(state.held, number)
+                events.scratch(state.held, number)
                 server.schedule_read(state, number)
             elif worker.status == server.ENGAGED and worker.computing == 0:
                 server.schedule_read(state, number)
@@ -638,14 +635,14 @@ def go(state: State, rules: Rules, number: int, until_s: float) -> None:
     worker, leaf = state.workers[number], len(state.slots) + number
     # Remove it from the queue that it is in, if any, before its status changes.
     if worker.status == server.HELD:
-        scratch(state.held, number)
+        events.scratch(state.held, number)
     if worker.status == server.ABOUT_TO_READ:
-        withdraw(state.readers, number)
-    withdraw(state.late, number)
+        events.withdraw(state.readers, number)
+    events.withdraw(state.late, number)
     server.become(state, number, server.AWAY)
     worker.computing = 0
     worker.since_fetch = -1  # it loses its parameters, and must fetch after its return
-    scratch(state.events, leaf)
+    events.scratch(state.events, leaf)
     if until_s < np.inf:
         server.plan(state, leaf, until_s, server.RETURNED)
     if worker.folds == state.clock[0].least:
@@ -666,9 +663,3 @@ def come_back(state: State, rules: Rules, number: int) -> None:
     else:
         worker.folds = max(worker.folds, clock.least)
         clock.at_least += worker.folds == clock.least
-
-
-@kernel
-def fault_leaf(state: State, process: int, number: int) -> int:
-    """The leaf of a fault process at a worker."""
-    return len(state.slots) + len(state.workers) * (1 + process) + number

@@ -8,8 +8,7 @@ import numpy as np
 
 from harness.simulator.events import part
 from harness.simulator.protocols.rows import busy_spans, columns_of
-from harness.simulator.protocols.shards import PIECE
-from harness.simulator.protocols.state import SLOT
+from harness.simulator.protocols.state import PIECE, SLOT
 from harness.simulator.timeline import (
     LOST,
     SERVER,

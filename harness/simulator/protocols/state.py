@@ -29,7 +29,6 @@ from harness.simulator.events import (
 )
 from harness.simulator.links import Links, new_links
 from harness.simulator.protocols.contract import CLOCK_FIELDS
-from harness.simulator.protocols.shards import Shards, new_shards
 
 PUSHED, SEND, COMPUTED, FETCHED, FAULT, RETURNED, READ = range(7)
 """Kinds of events of a leaf; the number is the priority at equal times."""
@@ -90,6 +89,35 @@ jitter of its next computation, instant of its read, and duration of an absence 
 read."""
 
 
+SHARD = np.dtype([("queued", np.int64), ("version", np.int64), ("free_s", np.float64)])
+"""Pieces ever queued, pieces folded as of the last count, instant at which it is free."""
+
+PIECE = np.dtype(
+    [(name, np.int64) for name in ("read_version", "version")]
+    + [(name, np.float64) for name in ("start_s", "end_s")]
+)
+"""The shard's version that was read, its version before the fold, and the interval of the fold."""
+
+
+class Shards(NamedTuple):
+    """The S shards of a server, each of which folds its own piece of every contribution.
+
+    Arrays are empty for one shard. A piece that is not yet folded keeps its slot taken, so rings of
+    C entries are enough.
+
+    Attributes:
+        queues: [S] of `SHARD`.
+        ends_s: [S, C] rings of the ends of queued pieces' folds.
+        seen: [N, S] version of each shard at a worker's last fetch.
+        pieces: [C, S] of `PIECE`.
+    """
+
+    queues: Any
+    ends_s: Any
+    seen: Any
+    pieces: Any
+
+
 class Rules(NamedTuple):
     """The protocol's settings; a bound or limit of -1 is none.
 
@@ -129,7 +157,7 @@ class State(NamedTuple):
         slots: [C] of `SLOT`, ``depth`` per worker.
         workers: [N] of `WORKER`.
         occurrences: [P, N] number of occurrences of each process at each worker.
-        shards: the shards of the server, empty for one shard.
+        shards: the shards of the server.
     """
 
     clock: Any
@@ -170,6 +198,7 @@ def initial_state(cluster: Cluster, workers: int, rules: Rules) -> State:
     clock = np.zeros(1, CLOCK)
     clock["parked"] = clock["at_least"] = workers  # all have 0 folds, the least
     clock["round_s"] = np.inf
+    shards, readers, entries = (rules.shards, workers, count) if rules.shards > 1 else (0, 0, 0)
     return State(
         clock=clock,
         events=new_tournament(leaves(cluster, workers, rules.depth)),
@@ -183,7 +212,12 @@ def initial_state(cluster: Cluster, workers: int, rules: Rules) -> State:
         slots=slots,
         workers=people,
         occurrences=np.zeros((timed, workers if timed else 0), np.int64),
-        shards=new_shards(rules.shards, workers, count),
+        shards=Shards(
+            queues=np.zeros(shards, SHARD),
+            ends_s=np.zeros((shards, entries)),
+            seen=np.zeros((readers, shards), np.int64),
+            pieces=np.zeros((entries, shards), PIECE),
+        ),
     )
 
 
