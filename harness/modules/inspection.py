@@ -134,8 +134,9 @@ def refuse_hidden_state(
 def _is_torchs(part: Any) -> bool:
     """Whether a part is made of PyTorch's layers and functions only, which hide no state."""
     if not isinstance(part, nn.Module):
-        module = str(getattr(part, "__module__", ""))
-        return isinstance(part, FunctionType) and module.partition(".")[0] in ("torch", *OWN)
+        # not by `__module__`, which `functools.wraps` copies
+        package = str(getattr(part, "__globals__", {}).get("__name__")).partition(".")[0]
+        return isinstance(part, FunctionType) and package in ("torch", *OWN)
     return all(
         type(layer).__module__.startswith("torch.nn.modules.")
         and "forward" not in vars(layer)
