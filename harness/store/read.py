@@ -81,22 +81,28 @@ class Run:
 
         Args:
             name: a name as logged; or without the model's, or that of development data, of which
-                `deployed` is meant: ``"dev_loss"``, ``"loss"``.
+                `deployed` is meant: ``"dev_loss"``, ``"loss"``. ``"staleness"`` is that of each
+                contribution when it is folded, from the timeline.
 
         Raises:
             KeyError: nothing was logged under this name; the message lists what was.
         """
+        if name == "staleness":
+            folded, times_s = self.timeline.folded(), self.timeline.folds.time_s
+            share = np.cumsum(folded.steps) / folded.steps.sum()
+            ages = (folded.fold - folded.read_version).astype(np.float64)
+            return share * float(self.summary.get("epochs", np.nan)), ages, times_s[folded.fold]
         columns = self.metrics
         names = name, self.deployed(name), self.deployed(f"dev_{name}")
         matches = [rows for rows in (columns["name"] == each for each in names) if rows.any()]
         if not matches:
             names = ", ".join(sorted(set(columns["name"].tolist()))) or "nothing"
-            further = "; staleness, lags and folds: run.timeline"
-            raise KeyError(f"run {self.hash[:12]}: no metric {name!r}; it has {names}{further}")
+            further = "staleness; lags and folds: run.timeline"
+            raise KeyError(f"run {self.hash[:12]}: no metric {name!r}; it has {names}, {further}")
         rows = matches[0]
         return columns["epoch"][rows], columns["value"][rows], columns["time_s"][rows]
 
-    @property
+    @cached_property
     def timeline(self) -> Timeline:
         """The run's timeline: ``staleness()``, ``lag_s()``, ``folds.time_s``; see `path`."""
         from harness.simulator.timeline_file import load_timeline  # when needed

@@ -205,6 +205,7 @@ def test_a_metric_has_the_name_under_which_it_is_given(train):
     run = right.runs[0]
     assert run.config["problem"]["better"] == "more"
     assert run.curve("accuracy")[1].tolist() == run.curve("dev_accuracy/iterate")[1].tolist()
+    assert run.curve("staleness")[1].tolist() == run.timeline.staleness().tolist()
     assert (
         train(module(), metric={"share": "accuracy"}).runs[0].config["problem"]["better"] == "more"
     )
