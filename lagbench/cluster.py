@@ -14,6 +14,7 @@ from harness.simulator.cluster import Checkpoints as Checkpoints
 from harness.simulator.cluster import Cluster as Cluster
 from harness.simulator.cluster import Compression as Compression
 from harness.simulator.cluster import Device as Device
+from harness.simulator.cluster import Fault as Fault
 from harness.simulator.cluster import Host as Host
 from harness.simulator.cluster import Jitter as Jitter
 from harness.simulator.cluster import Job as Job
@@ -25,7 +26,6 @@ from harness.simulator.cluster import WorkerGroup as WorkerGroup
 from harness.simulator.cluster import Workload as Workload
 from harness.simulator.cluster import catalogue as catalogue
 from harness.simulator.cluster import load_cluster as load_cluster
-from harness.simulator.faults import Fault as Fault
 from harness.simulator.network import Level as Level
 from harness.simulator.network import Network as Network
-from harness.simulator.shaping import Shaping as Shaping
+from harness.simulator.network import Shaping as Shaping

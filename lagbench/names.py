@@ -38,6 +38,7 @@ from harness.networks.contract import Minibatch as Minibatch
 from harness.networks.contract import Network as Network
 from harness.simulator.cluster import Cluster as Cluster
 from harness.simulator.cluster import Device as Device
+from harness.simulator.cluster import Fault as Fault
 from harness.simulator.cluster import Host as Host
 from harness.simulator.cluster import Jitter as Jitter
 from harness.simulator.cluster import Link as Link
@@ -45,7 +46,6 @@ from harness.simulator.cluster import Parallel as Parallel
 from harness.simulator.cluster import Stragglers as Stragglers
 from harness.simulator.cluster import WorkerGroup as WorkerGroup
 from harness.simulator.cluster import Workload as Workload
-from harness.simulator.faults import Fault as Fault
 from harness.simulator.protocols.averaging import Averaging as Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers as BackupWorkers
 from harness.simulator.protocols.contract import TimingProtocol as TimingProtocol

@@ -23,7 +23,8 @@ from harness.judge.bounds import geometric_ci, metric_ci, paired_ratio_ci, posit
 from harness.judge.builders import Runs
 from harness.judge.direction import as_error, final_error
 from harness.judge.interval import Interval
-from harness.simulator.faults import Fault, count_faults, faults_of
+from harness.simulator.cluster import Fault
+from harness.simulator.costs import count_faults, faults_of
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Cell, Run
 from harness.store.schema import TIMELINE

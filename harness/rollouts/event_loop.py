@@ -25,8 +25,7 @@ import numpy as np
 from harness.rollouts import event_state as events
 from harness.rollouts.event_state import Law, Record, Rules, State
 from harness.rollouts.group_buffer import complete, free_slot, place_groups, release, throw_old_away
-from harness.simulator import laws
-from harness.simulator.costs import Costs
+from harness.simulator.costs import CONSTANT, Costs, draw_factor
 from harness.simulator.events import kernel, scratch
 from harness.simulator.protocols.contract import ASKS, DONE, FULL, STUCK, Limits
 
@@ -101,9 +100,9 @@ def is_awaiting_length(state: State, worker: int) -> bool:
 @kernel
 def draw(key: Any, law: Law, row: Any, group: int) -> float:
     """A draw of a law for a rollout: by prompt, member and attempt, whatever else happens."""
-    if law.mean == 0.0 or law.law == laws.CONSTANT or law.cv == 0.0:
+    if law.mean == 0.0 or law.law == CONSTANT or law.cv == 0.0:
         return law.mean
-    return law.mean * laws.draw_factor(
+    return law.mean * draw_factor(
         key, row.attempt * group + row.member, row.prompt, law.law, law.cv
     )
 
@@ -257,7 +256,7 @@ def end_decoding(state: State, costs: Costs, rules: Rules, record: Record, index
     row.weighted += row.version * (row.tokens - row.first)
     row.end_s = now_s
     row.phase = events.OUTSIDE
-    seconds = draw(costs.jitter_key, rules.environment, row, rules.group)
+    seconds = draw(costs.jitter.key, rules.environment, row, rules.group)
     if seconds > 0.0:
         number = row.group * rules.group + row.member
         events.plan(state, index, now_s + seconds, events.RETURNED, number)

@@ -41,16 +41,15 @@ from harness.rollouts import measures
 from harness.rollouts.event_loop import run, tell
 from harness.rollouts.event_state import Law, Record, Rules, State
 from harness.rollouts.records import LengthQueries, RolloutRows, TokenRows
-from harness.simulator.cluster import Cluster
+from harness.simulator.cluster import JITTER_LAWS, Cluster
 from harness.simulator.costs import Costs
 from harness.simulator.events import new_tournament
-from harness.simulator.laws import LAW_CODES
 from harness.simulator.protocols.contract import Limits, TimingProtocol
 from harness.simulator.timeline import IN_FLIGHT, Contributions, Folds, Spans, Timeline
 
 RULES = ("admission", "discard", "backpressure", "window", "one-step")
 PUBLICATIONS = ("drain", "between", "in-flight")
-LAWS = tuple(name for name in LAW_CODES if name != "empirical")
+LAWS = JITTER_LAWS[:-1]  # all but the empirical one
 MOST_ROLLOUTS = 1 << 16
 """Largest number of rollouts of a batch."""
 MOST_ROWS = 1 << 17
@@ -166,7 +165,7 @@ class Rollouts(Spec, TimingProtocol):
     def _law(self, name: str, mean: float) -> Law:
         law = getattr(self, f"{name}_law") if mean > 0.0 else "constant"
         cv = 0.0 if law == "constant" else getattr(self, f"{name}_cv")
-        return Law(mean, LAW_CODES[law], cv)
+        return Law(mean, JITTER_LAWS.index(law), cv)
 
     def _rules(self, costs: Costs) -> Rules:
         """The settings for the kernels."""

@@ -24,8 +24,8 @@ from harness.base.errors import UserError, describe_raised
 from harness.rollouts.compiled_sampling import decode_all
 from harness.rollouts.policy import Transformer
 from harness.rollouts.problems import END, Problem, Problems, check_reward
+from harness.simulator.costs import purpose_key, uniforms
 from harness.simulator.events import kernel
-from harness.simulator.laws import purpose_key, uniforms
 
 ROWS = 64
 """Rollouts that are computed in one step."""

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError, name_error
 from harness.experiment.experiment import AnyExperiment
-from harness.simulator.cluster import Cluster, Server, WorkerGroup
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import Cluster, Fault, Server, WorkerGroup
 from harness.simulator.network import Network
 
 RETRY_OF_LATENCIES, LEAST_RETRY_S = 2.0, 1e-6

@@ -17,14 +17,28 @@ from pathlib import Path
 from typing import Any, cast
 
 from harness.base.errors import UserError, name_error
-from harness.base.settings import Spec, build, duration, load_toml, rate, ratio, setting, size
-from harness.simulator.faults import Fault
-from harness.simulator.laws import with_durations
+from harness.base.settings import (
+    GREATEST_DURATION_S,
+    Spec,
+    build,
+    duration,
+    load_toml,
+    rate,
+    ratio,
+    setting,
+    size,
+    text_of,
+)
 from harness.simulator.network import Network
 
 JITTER_LAWS = ("constant", "lognormal", "gamma", "shifted-exponential", "empirical")
 
+FAULT_KINDS = ("death", "preemption", "late", "message", "server")
+
 MOST_WORKERS = 10_000_000
+
+LONGEST_S = 1e9
+"""Longest measured duration of a computation."""
 
 LEAST = 1e-100
 """Least nonzero spread or mean duration: its square and their inverses are finite."""
@@ -110,7 +124,7 @@ class Jitter(Spec):
 
     law: str = setting("constant", one_of=JITTER_LAWS)
     cv: float = setting(0.0, at_least=0.0, at_most=100.0)
-    values: tuple[float, ...] = setting((), at_least=0.0, at_most=1e9)
+    values: tuple[float, ...] = setting((), at_least=0.0, at_most=LONGEST_S)
     file: str = setting("")
 
     def trouble(self) -> tuple[str, str] | None:
@@ -218,6 +232,69 @@ class Checkpoints(Spec):
     every_folds: int = setting(at_least=1, at_most=2**50)
     write_s: float = duration()
     restart_s: float = duration()
+
+
+def _interval() -> Any:
+    """Seconds between two occurrences; not so short that nothing else could happen."""
+    return setting(None, at_least=1e-6, at_most=GREATEST_DURATION_S)
+
+
+@dataclass(frozen=True)
+class Fault(Spec):
+    """One fault process.
+
+    Attributes:
+        kind: kind of fault: ``death``, a worker fails at once and loses the contributions that have
+            not arrived; ``preemption``, a worker finishes its contribution and then leaves;
+            ``late``, a worker is absent at the start; ``message``, a contribution on its way to the
+            server is lost and sent again; ``server``, the server fails, loses its queue,
+            and restarts from its last checkpoint.
+        workers: numbers of the affected workers; without it, all.
+        mean_s: mean time from the end of one occurrence to the next.
+        at_s: instants of the occurrences, instead of ``mean_s``; for ``late``, the instant when the
+            workers join.
+        down_s: mean downtime of the worker or server; without it, a worker leaves permanently.
+        probability: probability that a message is lost, each time it is sent.
+        retry_s: time from the loss of a message until it is sent again.
+        checkpoint_s: interval between checkpoints of the server, which take no time.
+        down_law: distribution of the downtime.
+        down_cv: standard deviation of the downtime over its mean; unused by ``constant``.
+        notice_s: time between the notice of a death and the death. ``mean_s`` or ``at_s`` then
+            determine the notice, and ``down_s`` counts from the death.
+    """
+
+    kind: str = setting(one_of=FAULT_KINDS)
+    workers: tuple[int, ...] = setting((), at_least=0, at_most=MOST_WORKERS)
+    mean_s: float | None = _interval()
+    at_s: tuple[float, ...] = duration(())
+    down_s: float | None = duration(None)
+    probability: float = setting(0.0, at_least=0.0, at_most=0.99)
+    retry_s: float | None = _interval()
+    checkpoint_s: float | None = _interval()
+    down_law: str = setting("constant", one_of=JITTER_LAWS[:-1])
+    down_cv: float = setting(1.0, at_least=0.0, at_most=100.0)
+    notice_s: float = duration()
+
+    def trouble(self) -> tuple[str, str] | None:
+        """Each kind needs its own keys."""
+        if self.kind == "message":
+            missing = self.retry_s is None
+            return ("retry_s", "missing; needed where kind is 'message'") if missing else None
+        if (self.mean_s is None) == (not self.at_s):
+            return "mean_s", "exactly one of mean_s and at_s is needed"
+        if list(self.at_s) != sorted(self.at_s):
+            return "at_s", "instants must be in order of time"
+        if self.kind == "late" and len(self.at_s) != 1:
+            return "at_s", "one instant is needed where kind is 'late'"
+        if self.kind == "server" and self.checkpoint_s is None:
+            return "checkpoint_s", "missing; needed where kind is 'server'"
+        if self.kind in ("server", "preemption") and self.down_s is None:
+            return "down_s", f"missing; needed where kind is {self.kind!r}"
+        if self.notice_s > 0.0 and self.kind != "death":
+            return "notice_s", f"not allowed where kind is {self.kind!r}; allowed: with 'death'"
+        if self.down_law == "shifted-exponential" and self.down_cv > 1.0:
+            return "down_cv", f"{self.down_cv!r} is not allowed with that law; allowed: at most 1"
+        return None
 
 
 @dataclass(frozen=True)
@@ -405,6 +482,50 @@ def cluster_from(table: dict[str, object], path: Path) -> Cluster:
     with_durations(table, path)
     with_catalogue(table)
     return build(Cluster, table, str(path))
+
+
+def with_durations(table: dict[str, Any], path: Path) -> None:
+    """Replace every ``file`` of a jitter table by the file's durations.
+
+    Args:
+        table: of a cluster file; malformed entries are left for the schema to reject.
+        path: the cluster file; file names are relative to its folder.
+
+    Raises:
+        UserError: such a file cannot be read, or contains a line that is not a duration.
+    """
+    server = table.get("server")
+    inner = cast(dict[str, Any], server) if isinstance(server, dict) else {}
+    for key, value in (("jitter", table.get("jitter")), ("server.jitter", inner.get("jitter"))):
+        jitter = cast(dict[str, Any], value) if isinstance(value, dict) else {}
+        name = jitter.get("file")
+        if isinstance(name, str) and name and "values" not in jitter:
+            jitter["values"] = _read_durations(path.parent / name, f"{path}: {key}.file")
+            del jitter["file"]
+
+
+def _read_durations(path: Path, place: str) -> list[float]:
+    """The numbers of a text file, one per line; empty lines and ``#`` comments are skipped.
+
+    Args:
+        path: the file.
+        place: the key that refers to it, for messages.
+
+    Raises:
+        UserError: it cannot be read, or a line is not a finite number of at least 0.
+    """
+    durations = list[float]()
+    for number, line in enumerate(text_of(path, place).splitlines(), 1):
+        text = line.partition("#")[0].strip()
+        try:
+            seconds = float(text or 0.0)
+        except ValueError:
+            seconds = math.nan
+        if not 0.0 <= seconds <= LONGEST_S:
+            wrong = f"{path.name} line {number}: {text[:40]!r}"
+            raise UserError(f"{place}: {wrong} is not allowed; allowed: 0 to {LONGEST_S:g}")
+        durations += [seconds] if text else []
+    return durations
 
 
 CATALOGUE = Path(__file__).with_name("devices.toml")

@@ -1,22 +1,98 @@
-"""Durations of computing, copying and folding on a cluster, in seconds."""
+"""Durations of computing, copying and folding on a cluster, in seconds, and instants of its faults.
+
+Random factors are pure functions of (key, worker, step). The generator is Philox 4×32 with 10
+rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): 128 counter bits are
+worker, step and draw, 64 key bits come from `harness.base.seeds.stream_key` of the seed and the
+purpose. There is no generator state, so under every protocol a worker takes the same time for its
+n-th minibatch.
+
+Faults are seeded processes, one for each `[[faults]]` table of a cluster file. A process that
+concerns workers runs independently for each of them. Its instants are listed, or random: from the
+end of one occurrence to the next passes an exponential time with the table's mean, drawn from a
+stream of the process, the worker and the occurrence. So faults happen at the same instants under
+every protocol.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from harness.base.errors import UserError
-from harness.simulator import laws
-from harness.simulator.cluster import Cluster, Jitter, Stragglers, Workload
+from harness.base.seeds import stream_key
+from harness.simulator.cluster import (
+    FAULT_KINDS,
+    JITTER_LAWS,
+    Cluster,
+    Fault,
+    Jitter,
+    Stragglers,
+    Workload,
+)
 from harness.simulator.events import kernel, part
-from harness.simulator.faults import Faults, faults_of
+
+CONSTANT, LOGNORMAL, GAMMA, SHIFTED_EXPONENTIAL, EMPIRICAL = range(5)
+"""Indices of `JITTER_LAWS`."""
+
+DEATH, PREEMPTION, LATE, MESSAGE, SERVER = range(5)
+"""Indices of `FAULT_KINDS`."""
 
 Way = Literal["link", "network", "workers", "generators"]
 """Routes of messages: to the server over ``[link]``, or over ``[network]`` if that has a table
 ``server``; to the server over any ``[network]``; to other workers over any ``[network]``; over
 ``[link]`` between workers and no server, neither of whose seconds are minibatches or folds."""
+
+
+class Faults(NamedTuple):
+    """All fault processes of a cluster, as arguments of a kernel.
+
+    Attributes:
+        kind, mean_s, down_s: [P] of each process; a mean of 0 means listed instants,
+            an infinite time down means no return.
+        happens: [P, N] whether the process happens to the worker (for the server: worker 0).
+        at_s: [P, A] listed instants, infinite where there are fewer.
+        key: of the instants' random stream.
+        message_key: of the losses of messages.
+        probability, retry_s: of messages.
+        checkpoint_s: infinite where the server takes none.
+        down_law, down_cv: [P] law of the time down.
+        down_key: of its random stream.
+        notice_s: [P] time from a notice to the worker's death.
+    """
+
+    kind: Any
+    mean_s: Any
+    down_s: Any
+    happens: Any
+    at_s: Any
+    key: Any
+    message_key: Any
+    probability: float
+    retry_s: float
+    checkpoint_s: float
+    down_law: Any
+    down_cv: Any
+    down_key: Any
+    notice_s: Any
+
+
+class Law(NamedTuple):
+    """The jitter of computations or of folds: a factor with mean 1.
+
+    Attributes:
+        code: one of the codes above.
+        cv: coefficient of variation.
+        values: [V] equally likely factors with mean 1, for the empirical law.
+        key: of the random stream (see `purpose_key`).
+    """
+
+    code: int
+    cv: float
+    values: Any
+    key: Any
 
 
 class Costs(NamedTuple):
@@ -28,10 +104,9 @@ class Costs(NamedTuple):
         latency_s: from the end of a copy's departure to its arrival.
         fold_s: time to fold one contribution.
         parameter_bytes: size of the model.
-        law, cv, values: the jitter law (see `laws.factor`).
+        jitter, fold_jitter: the laws of computations and of folds.
         straggle_probability, slowdown: the stragglers.
-        fold_law, fold_cv, fold_values: the jitter law of folds.
-        jitter_key, straggler_key, fold_key, length_key, sample_key: of the random streams.
+        straggler_key, length_key, sample_key: of the random streams.
         faults: fault processes.
     """
 
@@ -40,17 +115,11 @@ class Costs(NamedTuple):
     latency_s: float
     fold_s: float
     parameter_bytes: float
-    law: int
-    cv: float
-    values: Any
+    jitter: Law
+    fold_jitter: Law
     straggle_probability: float
     slowdown: float
-    fold_law: int
-    fold_cv: float
-    fold_values: Any
-    jitter_key: Any
     straggler_key: Any
-    fold_key: Any
     length_key: Any
     sample_key: Any
     faults: Faults
@@ -113,20 +182,14 @@ def costs_of(
         latency_s=cluster.link.latency_s if on_link else 0.0,
         fold_s=fold_seconds(cluster, workload) if way in ("link", "network") else 0.0,
         parameter_bytes=workload.parameter_bytes,
-        law=laws.LAW_CODES[jitter.law],
-        cv=_cv(jitter),
-        values=_factors(jitter),
+        jitter=_law_of(jitter, seed, "jitter"),
+        fold_jitter=_law_of(folds, seed, "fold"),
         straggle_probability=odd.probability,
         # Read only where it matters: the keys that were read are those with an effect.
         slowdown=odd.slowdown if odd.probability > 0.0 else 1.0,
-        fold_law=laws.LAW_CODES[folds.law],
-        fold_cv=_cv(folds),
-        fold_values=_factors(folds),
-        jitter_key=laws.purpose_key(seed, "jitter"),
-        straggler_key=laws.purpose_key(seed, "straggler"),
-        fold_key=laws.purpose_key(seed, "fold"),
-        length_key=laws.purpose_key(seed, "utterance length"),
-        sample_key=laws.purpose_key(seed, "sample"),
+        straggler_key=purpose_key(seed, "straggler"),
+        length_key=purpose_key(seed, "utterance length"),
+        sample_key=purpose_key(seed, "sample"),
         faults=faults_of(cluster.faults, workers, seed),
     )
     durations = [costs.compute_s.max(), costs.copy_s, costs.fold_s]
@@ -135,14 +198,11 @@ def costs_of(
     return costs
 
 
-def _cv(jitter: Jitter) -> float:
-    return 0.0 if jitter.law in ("constant", "empirical") else jitter.cv
-
-
-def _factors(jitter: Jitter) -> np.ndarray:
-    """[V] factors with mean 1 of an empirical law; empty for other laws."""
+def _law_of(jitter: Jitter, seed: int, purpose: str) -> Law:
     values = np.array(jitter.values, dtype=np.float64)
-    return values / values.mean() if len(values) else values
+    cv = 0.0 if jitter.law in ("constant", "empirical") else jitter.cv
+    values = values / values.mean() if len(values) else values
+    return Law(JITTER_LAWS.index(jitter.law), cv, values, purpose_key(seed, purpose))
 
 
 def _compute_seconds(cluster: Cluster, workload: Workload, workers: int, seed: int) -> np.ndarray:
@@ -156,7 +216,7 @@ def _compute_seconds(cluster: Cluster, workload: Workload, workers: int, seed: i
     if cluster.heterogeneity_cv == 0.0:
         return base
     speeds = np.empty(workers)
-    draw_speeds(laws.purpose_key(seed, "speed"), cluster.heterogeneity_cv, speeds)
+    draw_speeds(purpose_key(seed, "speed"), cluster.heterogeneity_cv, speeds)
     return base / speeds
 
 
@@ -164,7 +224,7 @@ def _compute_seconds(cluster: Cluster, workload: Workload, workers: int, seed: i
 def draw_speeds(key: Any, cv: float, speeds: Any) -> None:
     """Fill in each worker's lasting speed."""
     for worker in range(len(speeds)):
-        speeds[worker] = laws.lognormal(key, worker, 0, cv)
+        speeds[worker] = lognormal(key, worker, 0, cv)
 
 
 def own_links(cluster: Cluster, workers: int) -> np.ndarray | None:
@@ -187,7 +247,7 @@ def computation_s(costs: Costs, worker: int, step: int) -> float:
 @part
 def jitter_of(costs: Costs, worker: int, step: int) -> float:
     """The jitter of a worker's ``step``-th minibatch; it does not depend on the workload."""
-    return laws.factor(costs.jitter_key, worker, step, costs.law, costs.cv, costs.values)
+    return factor(costs.jitter, worker, step)
 
 
 @part
@@ -196,7 +256,7 @@ def computation_with_jitter_s(costs: Costs, worker: int, step: int, jitter: floa
     seconds = costs.compute_s[worker] * jitter
     if costs.straggle_probability > 0.0:
         # From a stream of its own: stragglers change no worker's jitter.
-        u = laws.uniforms(costs.straggler_key, worker, step, 0)[0]
+        u = uniforms(costs.straggler_key, worker, step, 0)[0]
         if u < costs.straggle_probability:
             seconds *= costs.slowdown
     return seconds
@@ -205,9 +265,184 @@ def computation_with_jitter_s(costs: Costs, worker: int, step: int, jitter: floa
 @part
 def folding_s(costs: Costs, worker: int, step: int) -> float:
     """The duration of the fold of a worker's ``step``-th contribution."""
-    if costs.fold_law == laws.CONSTANT:
-        return costs.fold_s
-    factor = laws.factor(
-        costs.fold_key, worker, step, costs.fold_law, costs.fold_cv, costs.fold_values
+    return costs.fold_s * factor(costs.fold_jitter, worker, step)
+
+
+NEVER_AWAY = Fault("death", at_s=(0.0,))
+
+
+def faults_of(faults: Sequence[Fault], workers: int, seed: int) -> Faults:
+    """The processes of the first ``workers`` workers under a seed."""
+    timed = [fault for fault in faults if fault.kind != "message"]
+    messages = [fault for fault in faults if fault.kind == "message"]
+    happens = np.zeros((len(timed), workers if timed else 0), np.bool_)
+    # The last column of instants stays infinite: a process without further instants reads it.
+    at_s = np.full((len(timed), max((len(f.at_s) for f in timed), default=0) + 1), math.inf)
+    for place, fault in enumerate(timed):
+        crew = [0] if fault.kind == "server" else list(fault.workers) or slice(None)
+        happens[place, [w for w in crew if w < workers] if isinstance(crew, list) else crew] = 1
+        at_s[place, : len(fault.at_s)] = fault.at_s
+    away = [fault if fault.kind != "late" else NEVER_AWAY for fault in timed]
+    downs = [math.inf if fault.down_s is None else fault.down_s for fault in away]
+    down_laws = [fault.down_law if fault.down_s else "constant" for fault in away]
+    varies = [law != "constant" for law in down_laws]
+    return Faults(
+        kind=np.array([FAULT_KINDS.index(fault.kind) for fault in timed], np.int64),
+        mean_s=np.array([fault.mean_s or 0.0 for fault in timed]),
+        down_s=np.array(downs),
+        happens=happens,
+        at_s=at_s,
+        key=purpose_key(seed, "fault"),
+        message_key=purpose_key(seed, "message"),
+        probability=1.0 - math.prod(1.0 - fault.probability for fault in messages),
+        retry_s=max((fault.retry_s or 0.0 for fault in messages), default=0.0),
+        checkpoint_s=min(
+            (f.checkpoint_s or math.inf for f in timed if f.kind == "server"), default=math.inf
+        ),
+        down_law=np.array([JITTER_LAWS.index(law) for law in down_laws], np.int64),
+        down_cv=np.array([f.down_cv if v else 0.0 for f, v in zip(away, varies, strict=True)]),
+        down_key=purpose_key(seed, "down"),
+        notice_s=np.array([fault.notice_s for fault in away]),
     )
-    return costs.fold_s * factor
+
+
+@kernel
+def instant_s(faults: Faults, process: int, worker: int, occurrence: int, over_s: float) -> float:
+    """Instant of the next occurrence of a process at a worker, infinity if there is none.
+
+    Args:
+        faults: all processes.
+        process: index of the process.
+        worker: index of the worker; 0 for the server.
+        occurrence: number of earlier occurrences.
+        over_s: end of the last occurrence, its absence included.
+    """
+    if not faults.happens[process, worker]:
+        return np.inf
+    if faults.mean_s[process] == 0.0:
+        return faults.at_s[process, min(occurrence, faults.at_s.shape[1] - 1)]
+    u = uniforms(faults.key, worker, occurrence, process)[0]
+    return over_s - faults.mean_s[process] * np.log(u)
+
+
+@kernel
+def away_s(faults: Faults, process: int, worker: int, occurrence: int) -> float:
+    """Seconds for which an occurrence of a process removes a worker, or the server."""
+    down_s, law = faults.down_s[process], faults.down_law[process]
+    if law == CONSTANT or down_s == np.inf:
+        return down_s
+    # A law takes several draws of one step, so processes must differ in their steps.
+    number = occurrence * len(faults.kind) + process
+    return down_s * draw_factor(faults.down_key, worker, number, law, faults.down_cv[process])
+
+
+@kernel
+def count_faults(faults: Faults, until_s: float) -> int:
+    """Number of faults until an instant, lost messages left out; a late worker is one."""
+    count = 0
+    for process in range(faults.happens.shape[0]):
+        for worker in range(faults.happens.shape[1]):
+            times, time_s = 0, instant_s(faults, process, worker, 0, 0.0)
+            if faults.kind[process] == LATE:
+                count += time_s < np.inf
+            while time_s <= until_s and faults.kind[process] != LATE:
+                over_s = time_s + faults.notice_s[process] + away_s(faults, process, worker, times)
+                times += 1
+                time_s = instant_s(faults, process, worker, times, over_s)
+            count += times
+    return count
+
+
+_MASK = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+_MULTIPLY_0, _MULTIPLY_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_WEYL_0, _WEYL_1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+_TO_53_BITS = np.uint64(11)
+
+
+def purpose_key(seed: int, purpose: str) -> Any:
+    """The 64-bit Philox key of one purpose under a seed, as uint64."""
+    return np.uint64(stream_key(seed, purpose) & 0xFFFFFFFFFFFFFFFF)
+
+
+@kernel
+def philox(a: Any, b: Any, c: Any, d: Any, key: Any) -> tuple[Any, Any, Any, Any]:
+    """Four 32-bit words for a counter of four 32-bit words (all held in uint64)."""
+    k0, k1 = key & _MASK, key >> _HALF
+    for _ in range(10):
+        p, q = _MULTIPLY_0 * a, _MULTIPLY_1 * c
+        a, b, c, d = (q >> _HALF) ^ b ^ k0, q & _MASK, (p >> _HALF) ^ d ^ k1, p & _MASK
+        k0, k1 = (k0 + _WEYL_0) & _MASK, (k1 + _WEYL_1) & _MASK
+    return a, b, c, d
+
+
+@kernel
+def uniforms(key: Any, worker: int, step: int, draw: int) -> tuple[float, float]:
+    """Two independent numbers, uniform on the open interval (0, 1), 53 bits each."""
+    w, s = np.uint64(worker), np.uint64(step)
+    a, b, c, d = philox(s & _MASK, s >> _HALF, w & _MASK, np.uint64(draw), np.uint64(key))
+    u = ((a << _HALF) | b) >> _TO_53_BITS
+    v = ((c << _HALF) | d) >> _TO_53_BITS
+    # int64 converts to float exactly below 2**53, and faster than uint64
+    return (np.int64(u) + 0.5) * 2.0**-53, (np.int64(v) + 0.5) * 2.0**-53
+
+
+@kernel
+def normal(key: Any, worker: int, step: int, draw: int) -> float:
+    """A standard normal number (Box and Muller 1958)."""
+    u, v = uniforms(key, worker, step, draw)
+    return math.sqrt(-2.0 * math.log(u)) * math.cos(2.0 * math.pi * v)
+
+
+@kernel
+def lognormal(key: Any, worker: int, step: int, cv: float) -> float:
+    """Lognormal with mean 1 and standard deviation ``cv``: σ² = ln(1 + cv²), μ = −σ²/2."""
+    variance = math.log1p(cv * cv)
+    return math.exp(math.sqrt(variance) * normal(key, worker, step, 0) - 0.5 * variance)
+
+
+@kernel
+def gamma(key: Any, worker: int, step: int, cv: float) -> float:
+    """Gamma with mean 1 and standard deviation ``cv``, by rejection.
+
+    Marsaglia and Tsang, "A simple method for generating gamma variables" (2000), with
+    shape α = 1/cv²; below α = 1 a draw for α + 1 is multiplied by U^(1/α).
+    """
+    if cv == 0.0:
+        return 1.0
+    shape = 1.0 / (cv * cv)
+    boost = 1.0
+    if shape < 1.0:
+        boost = uniforms(key, worker, step, 0)[0] ** (1.0 / shape)
+    d = (shape if shape >= 1.0 else shape + 1.0) - 1.0 / 3.0
+    c = 1.0 / math.sqrt(9.0 * d)
+    # Draw 0 is the boost's, and every try takes two of its own: no number serves twice.
+    draw = 1
+    while True:
+        x = normal(key, worker, step, draw)
+        u = uniforms(key, worker, step, draw + 1)[0]
+        draw += 2
+        v = (1.0 + c * x) ** 3
+        if v > 0.0 and math.log(u) < 0.5 * x * x + d * (1.0 - v + math.log(v)):
+            return boost * d * v / shape
+
+
+@kernel
+def draw_factor(key: Any, worker: int, step: int, law: int, cv: float) -> float:
+    """One draw, with mean 1, of a law that is neither constant nor empirical."""
+    if law == LOGNORMAL:
+        return lognormal(key, worker, step, cv)
+    if law == GAMMA:
+        return gamma(key, worker, step, cv)
+    # Shifted by 1 − cv, an exponential of mean cv has mean 1 and deviation cv.
+    return (1.0 - cv) - cv * math.log(uniforms(key, worker, step, 0)[0])
+
+
+@kernel
+def factor(law: Law, worker: int, step: int) -> float:
+    """One draw of a jitter law, for a worker's own count of computations or folds."""
+    if law.code == CONSTANT:
+        return 1.0
+    if law.code == EMPIRICAL:
+        return law.values[int(uniforms(law.key, worker, step, 0)[0] * len(law.values))]
+    return draw_factor(law.key, worker, step, law.code, law.cv)

@@ -30,9 +30,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.simulator.cluster import Cluster, Workload
+from harness.simulator.cluster import Cluster, Fault, Workload
 from harness.simulator.costs import compute_seconds
-from harness.simulator.faults import Fault
 from harness.simulator.protocols.contract import TimingProtocol, epoch_folds
 from harness.simulator.simulation import Simulation
 from harness.simulator.timeline import Timeline

@@ -31,9 +31,8 @@ import numpy as np
 
 from harness.base.errors import UserError
 from harness.base.settings import Spec, setting
-from harness.simulator import laws
 from harness.simulator.cluster import Cluster
-from harness.simulator.costs import Costs, computation_s, folding_s
+from harness.simulator.costs import Costs, computation_s, folding_s, gamma
 from harness.simulator.events import kernel, new_tournament, set_leaf
 from harness.simulator.protocols.contract import (
     ASKS,
@@ -426,7 +425,7 @@ def read(state: State, costs: Costs, rules: Rules, worker: int) -> None:
     count = state.lengths.shape[1]
     if count == 0:
         number = (worker, decoder.decoded)
-        length = rules.frames * laws.gamma(costs.length_key, *number, rules.frames_cv)
+        length = rules.frames * gamma(costs.length_key, *number, rules.frames_cv)
         frames = max(1, int(length + 0.5))
         decode(state, costs, rules, worker, frames, max(1, int(frames * rules.kept + 0.5)))
     elif decoder.decoded < count and state.lengths[worker, decoder.decoded] > 0:

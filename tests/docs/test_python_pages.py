@@ -11,7 +11,7 @@ import pytest
 
 import lagbench
 from harness.base import settings
-from harness.simulator import faults
+from harness.simulator import cluster
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs/python").glob("*.md")), ROOT / "docs/run-files.md"]
@@ -75,5 +75,5 @@ def test_the_pages_know_the_defaults_of_what_makes_settings():
         default = signature.parameters["default"].default
         required = default is not None and not isinstance(default, int | float)
         assert makers.pop(name) == (None if required else repr(default))
-    assert makers.pop("_interval") == repr(faults._interval().default)
+    assert makers.pop("_interval") == repr(cluster._interval().default)
     assert makers == {}

@@ -13,11 +13,18 @@ from random import Random
 import numpy as np
 import pytest
 
-from harness.simulator import laws
-from harness.simulator.cluster import Cluster, Device, Jitter, Link, Server, WorkerGroup, Workload
+from harness.simulator.cluster import (
+    Cluster,
+    Device,
+    Fault,
+    Jitter,
+    Link,
+    Server,
+    WorkerGroup,
+    Workload,
+)
 from harness.simulator.collectives import AllReduce
-from harness.simulator.costs import computation_s, costs_of
-from harness.simulator.faults import Fault
+from harness.simulator.costs import computation_s, costs_of, uniforms
 from harness.simulator.network import Level, Network, wire
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
@@ -174,7 +181,7 @@ def walk_sampled_rounds(cluster, workers, seed, rules, deaths, folds):
         if not there:
             now_s = min(back_s[who] for who in range(workers) if back_s[who] > now_s)
             continue
-        lots = {who: laws.uniforms(costs.sample_key, who, number, 0)[0] for who in there}
+        lots = {who: uniforms(costs.sample_key, who, number, 0)[0] for who in there}
         number += 1
         answers, missing = [], []
         for who in sorted(sorted(lots, key=lots.get)[: rules.sampled]):

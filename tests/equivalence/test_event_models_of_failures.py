@@ -13,10 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.simulator import laws
-from harness.simulator.cluster import Checkpoints, Compression, Host, Link, Parallel, Server
-from harness.simulator.costs import computation_s, costs_of
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import Checkpoints, Compression, Fault, Host, Link, Parallel, Server
+from harness.simulator.costs import computation_s, costs_of, purpose_key, uniforms
 from harness.simulator.network import Level, Network
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.parameter_server import ParameterServer
@@ -32,9 +30,9 @@ def instants_of(fault, place, seed):
     """A function of (worker, occurrence, when the last one was over): the next instant."""
     if fault.at_s:
         return lambda who, times, over_s: [*fault.at_s, *[math.inf] * (times + 1)][times]
-    key = laws.purpose_key(seed, "fault")
+    key = purpose_key(seed, "fault")
     return lambda who, times, over_s: (
-        over_s - fault.mean_s * math.log(laws.uniforms(key, who, times, place)[0])
+        over_s - fault.mean_s * math.log(uniforms(key, who, times, place)[0])
     )
 
 
@@ -47,7 +45,7 @@ class FailingServer:
 
     def __init__(self, cluster, workers, seed, rules):
         self.cluster, self.rules, self.costs = cluster, rules, costs_of(cluster, JOB, workers, seed)
-        self.message_key, self.sent, self.dropped = laws.purpose_key(seed, "message"), 0, 0
+        self.message_key, self.sent, self.dropped = purpose_key(seed, "message"), 0, 0
         message = [fault for fault in cluster.faults if fault.kind == "message"]
         self.probability = message[0].probability if message else 0.0
         self.retry_s = message[0].retry_s if message else 0.0
@@ -177,7 +175,7 @@ class FailingServer:
         worker = item.worker
         worker.messages += 1
         self.sent += 1
-        u = laws.uniforms(self.message_key, worker.who, worker.messages, 0)[0]
+        u = uniforms(self.message_key, worker.who, worker.messages, 0)[0]
         if u < self.probability:
             self.dropped += 1
             self.at(self.now_s + self.retry_s, SENT_AGAIN, self.send, item)

@@ -19,7 +19,7 @@ from harness.experiment.experiment import Stage
 from harness.experiment.run import run as train
 from harness.experiment.run_file import load_run
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import Fault
 from harness.simulator.timeline import Timeline
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store

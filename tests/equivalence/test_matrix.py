@@ -30,13 +30,13 @@ from harness.simulator.cluster import (
     Checkpoints,
     Cluster,
     Device,
+    Fault,
     Jitter,
     Link,
     Server,
     WorkerGroup,
     Workload,
 )
-from harness.simulator.faults import Fault
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.timeline import Timeline, concat
 from tests.equivalence.catalogue import WORKERS, algorithms, protocols

@@ -11,7 +11,7 @@ from scipy import stats
 
 from harness.judge.comparison import Table, build_table, speedup
 from harness.judge.interval import Interval
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import Fault
 from harness.store import Cell, Run
 from harness.store.files import columns_of
 from harness.store.schema import TIMELINE

@@ -11,7 +11,7 @@ from scipy import stats
 from harness.base.errors import UserError
 from harness.base.settings import load_spec
 from harness.cli import main
-from harness.simulator.shaping import Shaping
+from harness.simulator.network import Shaping
 from reproductions.predictions.outer_loops import (
     COLUMNS,
     OuterLoop,

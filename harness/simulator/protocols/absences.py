@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.base.errors import UserError
-from harness.simulator import faults
 from harness.simulator.cluster import Cluster
+from harness.simulator.costs import DEATH, LATE, Faults, away_s, instant_s
 from harness.simulator.events import kernel, new_tournament, set_leaf
-from harness.simulator.faults import Faults, away_s, instant_s
 
 NOBODY = -1
 
@@ -84,7 +83,7 @@ def begin(absences: Absences, processes: Faults, now_s: float) -> None:
     for process in range(len(processes.kind)):
         for worker in range(people):
             time_s = instant_s(processes, process, worker, 0, now_s)
-            if processes.kind[process] != faults.LATE:
+            if processes.kind[process] != LATE:
                 # The leaf is the order at equal instants, too: processes as in the file, then
                 # workers.
                 place = process * people + worker
@@ -129,7 +128,7 @@ def strike(absences: Absences, processes: Faults, now_s: float) -> int:
     process, worker = place // people, place % people
     down_s = away_s(processes, process, worker, absences.occurrences[process, worker])
     notice_s = processes.notice_s[process]
-    dies = processes.kind[process] == faults.DEATH and absences.until_s[worker] < now_s
+    dies = processes.kind[process] == DEATH and absences.until_s[worker] < now_s
     if dies and notice_s > 0.0:
         dies = False
         if absences.doom_s[worker] == np.inf:  # else it already has notice of another death

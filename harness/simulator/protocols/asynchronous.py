@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from harness.simulator import events, faults, links
+from harness.simulator import costs as draws
+from harness.simulator import events, links
 from harness.simulator.costs import Costs, computation_with_jitter_s, folding_s, jitter_of
 from harness.simulator.events import WAIT, WHO, kernel, part
-from harness.simulator.laws import uniforms
 from harness.simulator.links import DOWN, FAIR, NETWORK, OWN, UP
 from harness.simulator.protocols import state as server
 from harness.simulator.protocols.contract import ASKS, DONE, FULL, GOES_ON, Limits, advance_clock
@@ -437,7 +437,7 @@ def on_arrival(
     worker.messages += 1
     if costs.faults.probability > 0.0:
         # Drawn by the worker's own count of messages, so other workers have no influence.
-        u = uniforms(costs.faults.message_key, slot.worker, worker.messages, 0)[0]
+        u = draws.uniforms(costs.faults.message_key, slot.worker, worker.messages, 0)[0]
         if u < costs.faults.probability:
             slot.sent = 0
             slot.push_start_s = clock.now_s + costs.faults.retry_s
@@ -524,8 +524,8 @@ def begin(state: State, costs: Costs, rules: Rules) -> None:
     clock.begun = 1
     for process in range(len(processes.kind)):
         for number in range(len(state.workers)):
-            time_s = faults.instant_s(processes, process, number, 0, clock.now_s)
-            if processes.kind[process] == faults.LATE and time_s < np.inf:
+            time_s = draws.instant_s(processes, process, number, 0, clock.now_s)
+            if processes.kind[process] == draws.LATE and time_s < np.inf:
                 go(state, rules, number, time_s)
             elif time_s < np.inf:
                 leaf = len(state.slots) + len(state.workers) * (1 + process) + number
@@ -541,10 +541,10 @@ def strike(
     process, number = place // len(state.workers), place % len(state.workers)
     clock, processes, worker = state.clock[0], costs.faults, state.workers[number]
     kind = processes.kind[process]
-    down_s = faults.away_s(processes, process, number, state.occurrences[process, number])
-    if kind == faults.SERVER:
+    down_s = draws.away_s(processes, process, number, state.occurrences[process, number])
+    if kind == draws.SERVER:
         fail(state, costs, rules, limits, record, clock.now_s + down_s)
-    elif kind == faults.PREEMPTION:
+    elif kind == draws.PREEMPTION:
         if worker.status != server.AWAY:
             worker.leave_s = max(worker.leave_s, down_s)
     elif worker.status != server.AWAY:
@@ -560,7 +560,7 @@ def strike(
     # Also if no worker was struck: then instants do not depend on the protocol.
     state.occurrences[process, number] += 1
     times, over_s = state.occurrences[process, number], clock.now_s + down_s
-    next_s = faults.instant_s(processes, process, number, times, over_s)
+    next_s = draws.instant_s(processes, process, number, times, over_s)
     if next_s < np.inf:
         server.plan(state, leaf, next_s, server.FAULT)
 

@@ -26,9 +26,8 @@ import numpy as np
 
 from harness.base.errors import UserError
 from harness.base.settings import Spec, duration, setting
-from harness.simulator import laws
 from harness.simulator.cluster import Cluster
-from harness.simulator.costs import Costs, own_links
+from harness.simulator.costs import Costs, own_links, uniforms
 from harness.simulator.events import Agenda, kernel, new_agenda, set_event
 from harness.simulator.network import Level, Traffic, Wiring, new_traffic, next_event, send, wire
 from harness.simulator.protocols.absences import Absences, new_absences, select_readers
@@ -194,7 +193,7 @@ def lots(costs: Costs, present: Any, number: int, scores: Any) -> None:
     # By client and round: absences of other clients do not change a client's score.
     for client in range(len(present)):
         if present[client]:
-            scores[client] = laws.uniforms(costs.sample_key, client, number, 0)[0]
+            scores[client] = uniforms(costs.sample_key, client, number, 0)[0]
 
 
 @kernel

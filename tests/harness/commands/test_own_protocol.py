@@ -16,7 +16,7 @@ from harness.base.seeds import identity
 from harness.cli import main, parser_of
 from harness.experiment.run_file import load_run
 from harness.processes.rank_main import check_protocol
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import Fault
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.simulation import Simulation, load_protocol

@@ -12,9 +12,8 @@ from harness.algorithms.catalogue import AsyncSgd, GradientAveraging, ModelAvera
 from harness.experiment.experiment import Stage
 from harness.experiment.run import run as execute
 from harness.modules.parts import Arrays, ModuleParts
-from harness.simulator.cluster import Checkpoints, Device, WorkerGroup
+from harness.simulator.cluster import Checkpoints, Device, Fault, WorkerGroup
 from harness.simulator.cluster import Server as Cost
-from harness.simulator.faults import Fault
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.timeline_file import load_timeline

@@ -15,7 +15,7 @@ from harness.experiment.experiment import Stage
 from harness.experiment.run_file import load_run
 from harness.natural_gradient import NaturalGradient, Preconditioner
 from harness.processes.rank_main import check_protocol
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import Fault
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.contract import Handing

@@ -17,8 +17,7 @@ from harness.base.errors import UserError
 from harness.experiment.experiment import Stage
 from harness.experiment.run import run as train
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
-from harness.simulator.cluster import Compression
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import Compression, Fault
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.timeline_file import load_timeline

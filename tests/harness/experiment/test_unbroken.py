@@ -28,13 +28,13 @@ from harness.modules.task import Module
 from harness.simulator.cluster import (
     Cluster,
     Device,
+    Fault,
     Jitter,
     Parallel,
     Server,
     WorkerGroup,
     Workload,
 )
-from harness.simulator.faults import Fault
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.parameter_server import ParameterServer

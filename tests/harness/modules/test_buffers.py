@@ -25,8 +25,7 @@ from harness.modules.evaluation import wrong
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.task import Module
 from harness.processes import rank_main
-from harness.simulator.cluster import Cluster, Device, WorkerGroup, Workload
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import Cluster, Device, Fault, WorkerGroup, Workload
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store

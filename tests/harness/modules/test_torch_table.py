@@ -19,8 +19,7 @@ from harness.algorithms.compression import Compressed, TopK
 from harness.base.errors import UserError
 from harness.experiment.loop import SimulationExecutor
 from harness.modules.call import Call
-from harness.simulator.cluster import Checkpoints, Cluster
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import Checkpoints, Cluster, Fault
 from harness.simulator.timeline_file import load_timeline
 from tests.killed import check_resumption
 

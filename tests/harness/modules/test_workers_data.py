@@ -30,8 +30,7 @@ from harness.modules.parts import (
     split_rows,
 )
 from harness.modules.task import Module
-from harness.simulator.cluster import Cluster, Device, WorkerGroup, Workload
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import Cluster, Device, Fault, WorkerGroup, Workload
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.parameter_server import ParameterServer

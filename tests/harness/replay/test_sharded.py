@@ -14,8 +14,7 @@ from harness.base.seeds import identity
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
 from harness.replay.sharded_replay import ShardedReplay, ShardedServer, edges
-from harness.simulator.cluster import Cluster, Workload
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import Cluster, Fault, Workload
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.simulation import Simulation
 from harness.simulator.timeline import Timeline

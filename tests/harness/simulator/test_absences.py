@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator.cluster import Checkpoints, Jitter, Workload
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import Checkpoints, Fault, Jitter, Workload
 from harness.simulator.protocols.absences import new_absences, select_readers
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator.cluster import Jitter
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import Fault, Jitter
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.simulation import Simulation
 

@@ -3,8 +3,7 @@ from dataclasses import replace
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator.cluster import Checkpoints, Host, Jitter, Parallel, Workload
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import Checkpoints, Fault, Host, Jitter, Parallel, Workload
 from harness.simulator.network import Level, Network
 from harness.simulator.protocols.all_reduce import MOST_BUCKETS, sizes
 from harness.simulator.protocols.averaging import Averaging

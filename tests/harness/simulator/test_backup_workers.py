@@ -5,8 +5,7 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.cli import main
-from harness.simulator.cluster import Jitter
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import Fault, Jitter
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.simulation import Simulation
 

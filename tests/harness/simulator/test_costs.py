@@ -5,8 +5,14 @@ from dataclasses import replace
 import numpy as np
 
 from harness.simulator.cluster import Cluster, Device, Host, Link, Server, WorkerGroup, Workload
-from harness.simulator.costs import compute_seconds, copy_seconds, costs_of, fold_seconds
-from harness.simulator.laws import lognormal, purpose_key
+from harness.simulator.costs import (
+    compute_seconds,
+    copy_seconds,
+    costs_of,
+    fold_seconds,
+    lognormal,
+    purpose_key,
+)
 
 JOB = Workload(minibatch_frames=4, flops_per_frame=25.0, parameter_bytes=1000.0)
 CLUSTER = Cluster(

@@ -43,14 +43,13 @@ def test_the_durations_of_folds_may_be_in_a_file_too(cluster_file):
     [
         (None, "cannot read"),
         (b"\xff\xfe\x00", "not a text file"),
-        ("1\nfast\n", "steps.txt line 2: 'fast' is not allowed; allowed: a number from 0"),
+        ("1\nfast\n", "steps.txt line 2: 'fast' is not allowed; allowed: 0 to 1e+09"),
         ("-1\n", "steps.txt line 1: '-1' is not allowed"),
         ("nan\n", "steps.txt line 1: 'nan' is not allowed"),
         ("1\ninf\n", "steps.txt line 2: 'inf' is not allowed"),
         ("1 2\n", "steps.txt line 1: '1 2' is not allowed"),
         ("# nothing\n", "jitter.values: an empirical law needs durations"),
         ("0\n0\n", "jitter.values: an empirical law needs durations"),
-        ("1\n" * 100_001, "steps.txt has 100001 durations; allowed: at most 100000"),
     ],
 )
 def test_a_file_of_durations_with_a_mistake_is_refused_in_one_line(

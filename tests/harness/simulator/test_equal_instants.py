@@ -2,8 +2,7 @@
 
 import pytest
 
-from harness.simulator.cluster import Cluster, Device, WorkerGroup, Workload
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import Cluster, Device, Fault, WorkerGroup, Workload
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.client_sampling import ClientSampling

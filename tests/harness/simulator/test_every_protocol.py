@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from harness.simulator.cluster import Checkpoints, Cluster, Jitter, Job, Server, Workload
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import Checkpoints, Cluster, Fault, Jitter, Job, Server, Workload
 from harness.simulator.network import Level, Network
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers

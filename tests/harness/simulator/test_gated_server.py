@@ -6,8 +6,7 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.base.registry import cluster_file
-from harness.simulator.cluster import Jitter, load_cluster
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import Fault, Jitter, load_cluster
 from harness.simulator.protocols.gated import GatedServer
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.simulation import Simulation

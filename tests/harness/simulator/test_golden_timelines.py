@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from harness.rollouts.protocol import Rollouts
-from harness.simulator import laws
-from harness.simulator.cluster import Jitter, Stragglers
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import JITTER_LAWS, Fault, Jitter, Stragglers
+from harness.simulator.costs import Law, factor, purpose_key
 from harness.simulator.network import Level, Network
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
@@ -85,8 +84,8 @@ def test_a_law_has_the_draws_it_has_everywhere(name):
     values = np.array(law.values) / np.mean(law.values or 1.0)
     if law.law != "fixed" and _libm() != GOLDEN["C library"]:
         pytest.skip("this C library rounds log, exp or pow otherwise")
-    key, code = laws.purpose_key(7, "golden"), laws.LAW_CODES[law.law]
-    found = [laws.factor(key, 3, step, code, law.cv, values) for step in range(20_000)]
+    key, code = purpose_key(7, "golden"), JITTER_LAWS.index(law.law)
+    found = [factor(Law(code, law.cv, values, key), 3, step) for step in range(20_000)]
     assert hashlib.sha256(np.array(found).tobytes()).hexdigest() == GOLDEN[f"draws, {name}"]
 
 

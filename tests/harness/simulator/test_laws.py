@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness.simulator import laws
+from harness.simulator.cluster import JITTER_LAWS
+from harness.simulator.costs import Law, factor, lognormal, normal, philox, purpose_key
 
 DRAWS = 20_000
 NONE = np.zeros(0)
@@ -22,13 +23,13 @@ WORD = np.uint64
     ],
 )
 def test_philox_gives_its_published_answers(counter, key, expected):
-    assert laws.philox(*map(WORD, counter), WORD(key)) == expected
+    assert philox(*map(WORD, counter), WORD(key)) == expected
 
 
 def draws(law: str, cv: float, values: np.ndarray = NONE, purpose: str = "test") -> np.ndarray:
-    key = laws.purpose_key(7, purpose)
-    code = laws.LAW_CODES[law]
-    return np.array([laws.factor(key, 3, step, code, cv, values) for step in range(DRAWS)])
+    key = purpose_key(7, purpose)
+    code = JITTER_LAWS.index(law)
+    return np.array([factor(Law(code, cv, values, key), 3, step) for step in range(DRAWS)])
 
 
 @pytest.mark.parametrize(
@@ -61,14 +62,14 @@ def test_a_constant_law_and_a_law_without_spread_are_exactly_one():
 
 
 def test_a_draw_depends_on_worker_step_and_purpose_and_on_no_other_draw():
-    key, other = laws.purpose_key(0, "jitter"), laws.purpose_key(0, "straggler")
-    forward = [laws.lognormal(key, 0, step, 0.3) for step in range(50)]
-    backward = [laws.lognormal(key, 0, step, 0.3) for step in reversed(range(50))]
+    key, other = purpose_key(0, "jitter"), purpose_key(0, "straggler")
+    forward = [lognormal(key, 0, step, 0.3) for step in range(50)]
+    backward = [lognormal(key, 0, step, 0.3) for step in reversed(range(50))]
     assert forward == backward[::-1]
-    assert len({*forward, laws.lognormal(key, 1, 0, 0.3), laws.lognormal(other, 0, 0, 0.3)}) == 52
+    assert len({*forward, lognormal(key, 1, 0, 0.3), lognormal(other, 0, 0, 0.3)}) == 52
 
 
 def test_streams_of_two_workers_are_uncorrelated():
-    key = laws.purpose_key(0, "jitter")
-    table = np.array([[laws.normal(key, w, s, 0) for s in range(5000)] for w in range(2)])
+    key = purpose_key(0, "jitter")
+    table = np.array([[normal(key, w, s, 0) for s in range(5000)] for w in range(2)])
     assert abs(np.corrcoef(table)[0, 1]) < 4 / np.sqrt(5000)

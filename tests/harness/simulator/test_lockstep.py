@@ -9,13 +9,13 @@ from harness.commands.timing import is_lockstep
 from harness.simulator.cluster import (
     LEAST_STEP_S,
     Device,
+    Fault,
     Jitter,
     Server,
     Stragglers,
     WorkerGroup,
     Workload,
 )
-from harness.simulator.faults import Fault
 
 PAGE = Path(__file__).parents[3] / "docs" / "clusters.md"
 

@@ -7,8 +7,16 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.simulator import star as star_module
-from harness.simulator.cluster import Cluster, Device, Host, Jitter, Server, WorkerGroup, Workload
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import (
+    Cluster,
+    Device,
+    Fault,
+    Host,
+    Jitter,
+    Server,
+    WorkerGroup,
+    Workload,
+)
 from harness.simulator.network import Level, Network
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.simulation import Simulation

@@ -7,8 +7,7 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.base.seeds import stream
-from harness.simulator.cluster import Jitter
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import Fault, Jitter
 from harness.simulator.simulation import Simulation
 
 GAMMA = Jitter("gamma", 0.5)

@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from harness.base.errors import UserError
-from harness.simulator.cluster import Checkpoints, Workload
-from harness.simulator.faults import Fault, away_s, faults_of
+from harness.simulator.cluster import Checkpoints, Fault, Workload
+from harness.simulator.costs import away_s, faults_of
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.client_sampling import ClientSampling
 from harness.simulator.simulation import Simulation

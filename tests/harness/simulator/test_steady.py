@@ -9,8 +9,7 @@ import pytest
 from scipy import stats
 
 from harness.cli import main
-from harness.simulator.cluster import Jitter, Parallel, Server, Stragglers
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import Fault, Jitter, Parallel, Server, Stragglers
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.simulation import Simulation

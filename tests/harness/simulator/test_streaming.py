@@ -1,8 +1,7 @@
 import pytest
 
 from harness.rollouts.protocol import Rollouts
-from harness.simulator.cluster import Jitter
-from harness.simulator.faults import Fault
+from harness.simulator.cluster import Fault, Jitter
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.simulation import Simulation
 from harness.simulator.timeline import concat
