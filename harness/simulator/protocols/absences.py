@@ -23,7 +23,7 @@ OF_WORKERS = ("death", "preemption", "late")
 
 
 class Absences(NamedTuple):
-    """State of the faults of workers; arrays are empty if the cluster has no faults.
+    """State of the faults of workers.
 
     Attributes:
         begun: [1] whether the processes are scheduled.
@@ -33,7 +33,7 @@ class Absences(NamedTuple):
         until_s: [N] end of each worker's absence.
         leave_s: [N] duration of each worker's coming absence, after its contribution; 0 for none.
         doom_s: [N] instant at which each worker with notice dies, unless it has left by then;
-            infinity for the others; empty if there are no notices.
+            infinity for the others.
     """
 
     begun: Any
@@ -61,22 +61,21 @@ def new_absences(cluster: Cluster, workers: int, protocol: str) -> Absences:
         UserError: a fault that does not concern workers.
     """
     check_faults(cluster, protocol, OF_WORKERS)
-    processes = len(cluster.faults)
-    people = workers if processes else 0
     return Absences(
-        begun=np.zeros(min(processes, 1), np.int64),
-        strikes=new_tournament(processes * people),
-        occurrences=np.zeros((processes, people), np.int64),
-        until_s=np.full(people, -np.inf),
-        leave_s=np.zeros(people),
-        doom_s=np.full(people if any(f.notice_s for f in cluster.faults) else 0, np.inf),
+        begun=np.zeros(1, np.int64),
+        # Without faults, one empty leaf: kernels always look at the first event.
+        strikes=new_tournament(max(len(cluster.faults) * workers, 1)),
+        occurrences=np.zeros((len(cluster.faults), workers), np.int64),
+        until_s=np.full(workers, -np.inf),
+        leave_s=np.zeros(workers),
+        doom_s=np.full(workers, np.inf),
     )
 
 
 @kernel
 def begin(absences: Absences, processes: Faults, now_s: float) -> None:
     """Schedule every process, once; workers that join late are absent until then."""
-    if len(absences.begun) == 0 or absences.begun[0] == 1:
+    if absences.begun[0]:
         return
     absences.begun[0] = 1
     people = len(absences.until_s)
@@ -95,7 +94,7 @@ def begin(absences: Absences, processes: Faults, now_s: float) -> None:
 @kernel
 def next_strike_s(absences: Absences) -> float:
     """Instant of the next fault, infinity if there is none."""
-    first_s = absences.strikes[1].time_s if len(absences.strikes) > 0 else np.inf
+    first_s = absences.strikes[1].time_s
     for worker in range(len(absences.doom_s)):
         first_s = min(first_s, absences.doom_s[worker])
     return first_s
@@ -128,20 +127,18 @@ def strike(absences: Absences, processes: Faults, now_s: float) -> int:
     process, worker = place // people, place % people
     down_s = away_s(processes, process, worker, absences.occurrences[process, worker])
     notice_s = processes.notice_s[process]
-    dies = processes.kind[process] == DEATH and absences.until_s[worker] < now_s
-    if dies and notice_s > 0.0:
-        dies = False
-        if absences.doom_s[worker] == np.inf:  # else it already has notice of another death
-            absences.doom_s[worker] = now_s + notice_s
-            absences.leave_s[worker] = down_s
-    elif dies:
+    is_present = absences.until_s[worker] < now_s
+    dies = is_present and processes.kind[process] == DEATH and notice_s == 0.0
+    if dies:
         absences.until_s[worker] = now_s + down_s
         absences.leave_s[worker] = 0.0
-        if len(absences.doom_s) > 0:
-            absences.doom_s[worker] = np.inf
-    elif absences.until_s[worker] < now_s:
+        absences.doom_s[worker] = np.inf
+    elif is_present and notice_s == 0.0:
         # A preemption: the worker leaves when it would read next (`select_readers`).
         absences.leave_s[worker] = max(absences.leave_s[worker], down_s)
+    elif is_present and absences.doom_s[worker] == np.inf:  # else it has notice of another death
+        absences.doom_s[worker] = now_s + notice_s
+        absences.leave_s[worker] = down_s
     # The process rests until the absence that it caused is over, even if no worker was struck:
     # so its instants do not depend on the protocol.
     absences.occurrences[process, worker] += 1
@@ -151,27 +148,17 @@ def strike(absences: Absences, processes: Faults, now_s: float) -> int:
 
 
 @kernel
-def is_present(absences: Absences, worker: int, now_s: float) -> bool:
-    """Whether a worker that is about to read is present; a preempted one leaves now.
-
-    A worker with notice leaves now, too, but its downtime counts from the announced death.
-    """
-    if len(absences.until_s) == 0:
-        return True
-    if absences.leave_s[worker] > 0.0 and absences.until_s[worker] <= now_s:
-        from_s = now_s
-        if len(absences.doom_s) > 0 and absences.doom_s[worker] < np.inf:
-            # A worker that leaves before its announced death escapes it.
-            from_s = absences.doom_s[worker]
-            absences.doom_s[worker] = np.inf
-        absences.until_s[worker] = from_s + absences.leave_s[worker]
-        absences.leave_s[worker] = 0.0
-    return absences.until_s[worker] <= now_s
-
-
-@kernel
 def select_readers(absences: Absences, now_s: float, due: Any) -> None:
-    """Of the workers that are ``due`` [N] to read, keep those that are present (`is_present`)."""
+    """Of the workers that are ``due`` [N] to read, keep those that are present.
+
+    A preempted worker leaves now. One with notice leaves now, too, but its downtime counts from the
+    announced death.
+    """
+    until_s, leave_s, doom_s = absences.until_s, absences.leave_s, absences.doom_s
     for worker in range(len(due)):
-        if due[worker]:
-            due[worker] = is_present(absences, worker, now_s)
+        if due[worker] and leave_s[worker] > 0.0 and until_s[worker] <= now_s:
+            # A worker that leaves before its announced death escapes it.
+            from_s = doom_s[worker] if doom_s[worker] < np.inf else now_s
+            until_s[worker] = from_s + leave_s[worker]
+            leave_s[worker], doom_s[worker] = 0.0, np.inf
+        due[worker] = due[worker] and until_s[worker] <= now_s

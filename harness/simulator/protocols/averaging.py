@@ -45,59 +45,34 @@ from harness.simulator.cluster import Checkpoints, Cluster
 from harness.simulator.collectives import EXCHANGES, AllReduce, Ring, follow
 from harness.simulator.costs import Costs
 from harness.simulator.events import kernel
-from harness.simulator.protocols.absences import (
-    Absences,
-    new_absences,
-    next_strike_s,
-    select_readers,
-)
-from harness.simulator.protocols.all_reduce import (
-    build_wiring,
-    network_of,
-    pauses_s,
-    plan,
-    reduce,
-    ring_of,
-)
+from harness.simulator.protocols import absences, all_reduce, rounds
 from harness.simulator.protocols.contract import Handing, Limits
 from harness.simulator.protocols.neighbours import Neighbours, new_neighbours
-from harness.simulator.protocols.rounds import (
-    AVERAGE,
-    EPOCH,
-    REDUCE,
-    ROUND_FIELDS,
-    SPAN_KINDS,
-    TASK,
-    InRounds,
-    Record,
-    compute,
-    new_tasks,
-    read,
-)
+from harness.simulator.protocols.rounds import TASK, InRounds, Record
 from harness.simulator.protocols.rows import Stage, contributions_of, spans_of
-from harness.simulator.timeline import Contributions, Spans
+from harness.simulator.timeline import IN_FLIGHT, Contributions, Spans
 
 WELL, MISSED, RESTARTING = range(3)
 
 CLOCK = np.dtype(
     [
-        *ROUND_FIELDS,
+        *rounds.ROUND_FIELDS,
         *((name, np.int64) for name in ("later_begun", "step", "epoch_step", "epoch_steps")),
         *((name, np.int64) for name in ("saved_version", "writing", "health")),
         *((name, np.float64) for name in ("pause_s", "size_bytes")),
     ]
 )
 """Besides the fields of all rounds: whether the next round has begun, number of minibatches handed
-to each worker, first minibatch and length of the epoch that a training has begun (0: epochs are the
-cluster's); version of the last complete checkpoint, whether one is being written, whether a worker
-is missing or all restart, and the end of the present pause; size of the present all-reduce."""
+to each worker, first minibatch and length of the present epochs (0: there are none); version of the
+last complete checkpoint, whether one is being written, whether a worker is missing or all restart,
+and the end of the present pause; size of the present all-reduce."""
 
-BEFORE = (Stage(EPOCH, "read_at_s", "start_s"), Stage("compute", "start_s", "compute_end_s"))
+BEFORE = (Stage(rounds.EPOCH, "read_at_s", "start_s"), Stage("compute", "start_s", "compute_end_s"))
 
 AFTER = (
-    Stage(AVERAGE, "compute_end_s", "join_s"),
+    Stage(rounds.AVERAGE, "compute_end_s", "join_s"),
     Stage("push", "join_s", "pushed_s"),
-    Stage(REDUCE, "pushed_s", "reduced_s"),
+    Stage(rounds.REDUCE, "pushed_s", "reduced_s"),
     Stage("fetch", "reduced_s", "fetched_s"),
 )
 
@@ -121,7 +96,7 @@ class RoundState(NamedTuple):
     later: Any
     machine: Cluster
     collective: AllReduce
-    absences: Absences
+    absences: absences.Absences
     buckets: list[float]
     neighbours: Neighbours | None
 
@@ -200,15 +175,17 @@ class Averaging(Spec, InRounds):
         if cluster.jobs and not plain:
             allowed = "a ring without overlap, buckets and faults"
             raise UserError(f"jobs: not simulated with these settings; allowed: {allowed}")
-        network, clock = network_of(cluster), np.zeros(1, CLOCK)
+        network, wiring = all_reduce.network_of(cluster), all_reduce.build_wiring(cluster, workers)
+        clock = np.zeros(1, CLOCK)
         clock["end_s"] = np.inf
+        clock["epoch_steps"] = math.ceil(cluster.parallel.epoch_minibatches / workers)
         return RoundState(
             clock=clock,
-            tasks=new_tasks(workers),
-            later=new_tasks(workers),
+            tasks=rounds.new_tasks(workers),
+            later=rounds.new_tasks(workers),
             machine=cluster,
-            collective=AllReduce(self.collective, build_wiring(cluster, workers), network.nearby),
-            absences=new_absences(cluster, workers, self.name),
+            collective=AllReduce(self.collective, wiring, network.nearby),
+            absences=absences.new_absences(cluster, workers, self.name),
             buckets=list(self.buckets),
             neighbours=new_neighbours(cluster, network, workers),
         )
@@ -232,13 +209,17 @@ class Averaging(Spec, InRounds):
         start_s = np.minimum.reduceat(rows["join_s"], behind[:-1])
         rows["pushed_s"] = rows["fetched_s"] = 0.0
         rows["pushed_s"][behind[1:] - 1], rows["fetched_s"][behind[1:] - 1] = start_s, record.ends_s
-        return spans_of(rows, (*BEFORE, Stage(REDUCE, "pushed_s", "fetched_s", True)), SPAN_KINDS)
+        stages = (*BEFORE, Stage(rounds.REDUCE, "pushed_s", "fetched_s", True))
+        return spans_of(rows, stages, rounds.SPAN_KINDS)
 
     def on_reads(self, state: RoundState, costs: Costs, limits: Limits, record: Record) -> bool:
         """Begin a round with all present workers; with overlap let those go on that have joined."""
         clock = state.clock[0]
-        if not clock["begun"] and not self._begin(state, costs, limits, record):
-            return False
+        if not clock["begun"] and not (clock["later_begun"] and _take_over(state, costs)):
+            if clock["dispatched"] >= limits.dispatch or clock["now_s"] > limits.dispatch_s:
+                clock["busy"] = 0
+                return False
+            self._begin(state, costs, limits, record)
         # Overlapped reads happen between events: settle those before the next one.
         if self.overlap and clock["begun"]:
             self._go_on(state, costs, limits)
@@ -260,7 +241,7 @@ class Averaging(Spec, InRounds):
         record.lose(state.later, [worker])
         tasks["join_s"][worker] = np.inf
         if is_in_round and tasks["is_read"].any():
-            reduce(state, clock["now_s"])
+            all_reduce.reduce(state, clock["now_s"])
         elif is_in_round:
             clock["end_s"] = -np.inf
             # A worker that had gone on had a part in this round, too: none is left in the next one.
@@ -273,37 +254,30 @@ class Averaging(Spec, InRounds):
         if rules and clock["version"] - clock["saved_version"] >= rules.every_folds:
             _write(clock, rules)
 
-    def _begin(self, state: RoundState, costs: Costs, limits: Limits, record: Record) -> bool:
-        """Begin a round with all present workers; false if the limits allow none.
+    def _begin(self, state: RoundState, costs: Costs, limits: Limits, record: Record) -> None:
+        """Begin a round with all present workers.
 
         With no worker present, the next event is a return. With checkpoints the round waits for
         missing workers, and for the end of a pause.
         """
-        clock, absences, rules = state.clock[0], state.absences, state.machine.checkpoints
-        if clock["later_begun"] and _take_over(state, costs):
-            return True
-        if clock["dispatched"] >= limits.dispatch or clock["now_s"] > limits.dispatch_s:
-            clock["busy"] = 0
-            return False
+        clock, until_s, rules = state.clock[0], state.absences.until_s, state.machine.checkpoints
         if rules:
-            clock["end_s"] = _pause_end_s(clock, rules, absences)
+            clock["end_s"] = _pause_end_s(state, rules, record)
             if clock["end_s"] > clock["now_s"]:
-                return True
-            _finish_restart(clock, record)
+                return
         ready = np.ones(len(state.tasks), np.bool_)
-        select_readers(absences, clock["now_s"], ready)
+        absences.select_readers(state.absences, clock["now_s"], ready)
         if rules and not ready.all():
             # A preempted worker has left just now: wait for it, and restart.
             _stop(clock)
-            clock["end_s"] = absences.until_s.max()
+            clock["end_s"] = until_s.max()
         elif not ready.any():
-            clock["end_s"] = absences.until_s.min()
+            clock["end_s"] = until_s.min()
         elif not self._pass_rounds(state, costs, limits, np.flatnonzero(ready), record):
             clock["begun"] = 1
             self._hand_out(state, state.tasks)
             _read(state, costs, state.tasks, ready, clock["now_s"])
-            plan(state, costs.parameter_bytes, state.tasks["compute_end_s"])
-        return True
+            all_reduce.plan(state, costs.parameter_bytes, state.tasks["compute_end_s"])
 
     def _pass_rounds(
         self, state: RoundState, costs: Costs, limits: Limits, members: Any, record: Record
@@ -312,10 +286,10 @@ class Averaging(Spec, InRounds):
 
         Such rounds are most of a long run; one by one, those of one worker take 300 times as long.
         """
-        clock, absences, rules = state.clock[0], state.absences, state.machine.checkpoints
-        version, now_s = int(clock["version"]), float(clock["now_s"])
+        clock, until_s, rules = state.clock[0], state.absences.until_s, state.machine.checkpoints
+        version = int(clock["version"])
         clock["size_bytes"] = costs.parameter_bytes
-        ring = ring_of(state, members)
+        ring = all_reduce.ring_of(state, members)
         # Before the first average there is a longer pause.
         if ring is None or version == 0 or self.overlap or self.buckets or state.neighbours:
             return False
@@ -323,45 +297,34 @@ class Averaging(Spec, InRounds):
         room = min(room, limits.dispatch - int(clock["dispatched"]))
         if rules:
             room = min(room, rules.every_folds - version + int(clock["saved_version"]))
-        course = Course(
-            members=members,
-            back_s=float(absences.until_s[absences.until_s > now_s].min(initial=np.inf)),
-            struck_s=next_strike_s(absences),
-            epoch=(*_epoch(state), state.machine.parallel.epoch_s),
-            every=self.every,
-            slowdown=_slowdown(state),
-            pauses_s=pauses_s(state),
-            ring=ring,
-        )
-        rows, ends_s = np.empty((room, len(members)), TASK), np.empty(room)
-        count = pass_rounds(state.clock, costs, limits, course, rows, ends_s)
+        struck_s = absences.next_strike_s(state.absences)
+        back_s = float(until_s[until_s > clock["now_s"]].min(initial=struck_s))
+        pauses_s = all_reduce.pauses_s(state)
+        course = Course(members, back_s, struck_s, self.every, _pace(state), pauses_s, ring)
+        rows = np.empty((room, len(members)), TASK)
+        count = pass_rounds(state.clock, costs, limits, course, rows)
         if count == 0:
             return False
-        record.add(ends_s[:count].tolist(), rows[:count].reshape(-1))
+        record.add(rows["fetched_s"][:count].max(axis=1).tolist(), rows[:count].reshape(-1))
         clock["end_s"] = clock["now_s"]  # then the next one begins
         self.on_fold(state)
         return True
 
     def _hand_out(self, state: RoundState, tasks: Any) -> None:
         """Begin a round's tasks with the next minibatches of each worker."""
-        clock, steps = state.clock[0], self.every
-        start, length = _epoch(state)
-        # A round never crosses the end of an epoch.
-        if length:
-            steps = min(steps, length - (int(clock["step"]) - start) % length)
+        clock, steps = state.clock[0], steps_of_round(state.clock, self.every)
         tasks["first_step"], tasks["steps"] = clock["step"], steps
         clock["step"] += steps
         clock["dispatched"] += 1
 
     def _go_on(self, state: RoundState, costs: Costs, limits: Limits) -> None:
         """Let workers that have joined the all-reduce read and begin the next round."""
-        clock, later, absences = state.clock[0], state.later, state.absences
-        join_s = state.tasks["join_s"]
+        clock, later, join_s = state.clock[0], state.later, state.tasks["join_s"]
         # A read at the instant of the fold is left to `_take_over`: it reads the folded version.
-        due = (join_s <= limits.time_s) & (join_s < min(clock["end_s"], next_strike_s(absences)))
-        if len(absences.leave_s):
-            # Preempted workers leave at their next read, which `_take_over` gives them.
-            due &= absences.leave_s == 0.0
+        end_s = min(clock["end_s"], absences.next_strike_s(state.absences))
+        # Preempted workers leave at their next read, which `_take_over` gives them.
+        stays = state.absences.leave_s == 0.0
+        due = (join_s <= limits.time_s) & (join_s < end_s) & stays
         if not due.any():
             return
         if not clock["later_begun"]:
@@ -373,20 +336,12 @@ class Averaging(Spec, InRounds):
         _read(state, costs, later, due, join_s[due])
 
 
-def _epoch(state: RoundState) -> tuple[int, int]:
-    """First minibatch of the present epochs, and minibatches per epoch; 0 without epochs."""
-    clock = state.clock[0]
-    if clock["epoch_steps"]:
-        return int(clock["epoch_step"]), int(clock["epoch_steps"])
-    return 0, math.ceil(state.machine.parallel.epoch_minibatches / len(state.tasks))
-
-
 def _take_over(state: RoundState, costs: Costs) -> bool:
     """Make the next round, which has begun, the present one; false if it has no worker left."""
     clock, later = state.clock[0], state.later
     # Workers that had not joined before the fold read the new version now.
     late = later["is_read"] == 0
-    select_readers(state.absences, clock["now_s"], late)
+    absences.select_readers(state.absences, clock["now_s"], late)
     _read(state, costs, later, late, clock["now_s"])
     state.tasks[:] = later
     later["is_read"], clock["later_begun"] = 0, 0
@@ -395,30 +350,53 @@ def _take_over(state: RoundState, costs: Costs) -> bool:
         return False
     clock["begun"] = 1
     # All-reduces do not overlap: this one starts now or later.
-    plan(state, costs.parameter_bytes, np.maximum(state.tasks["compute_end_s"], clock["now_s"]))
+    ready_s = np.maximum(state.tasks["compute_end_s"], clock["now_s"])
+    all_reduce.plan(state, costs.parameter_bytes, ready_s)
     return True
 
 
 def _read(state: RoundState, costs: Costs, tasks: Any, due: Any, at_s: Any) -> None:
     """Let the workers that are ``due`` [N] read the present version and begin to compute."""
-    parallel, (start, length) = state.machine.parallel, _epoch(state)
-    read(tasks, due, state.clock[0]["version"], at_s)
-    begins_epoch = length and (int(tasks["first_step"][0]) - start) % length == 0
-    compute_all(costs, tasks, due, parallel.epoch_s if begins_epoch else 0.0, _slowdown(state))
+    tasks["read_at_s"][due] = at_s
+    begin_tasks(state.clock, costs, tasks, due, *_pace(state))
 
 
-def _slowdown(state: RoundState) -> float:
-    """The slowdown of the parallel program; a single worker runs the serial one."""
-    return state.machine.parallel.slowdown if len(state.tasks) > 1 else 1.0
+def _pace(state: RoundState) -> tuple[float, float]:
+    """Cost of an epoch in seconds, and the slowdown of a minibatch in the parallel program.
+
+    A single worker runs the serial program.
+    """
+    parallel = state.machine.parallel
+    return parallel.epoch_s, parallel.slowdown if len(state.tasks) > 1 else 1.0
 
 
 @kernel
-def compute_all(costs: Costs, tasks: Any, due: Any, epoch_s: float, slowdown: float) -> None:
-    """Compute the minibatches of the workers that are ``due``."""
+def steps_of_round(clock: Any, every: int) -> int:
+    """Minibatches of the next round, which never crosses the end of an epoch."""
+    length = clock[0].epoch_steps
+    if length == 0:
+        return every
+    return min(every, length - (clock[0].step - clock[0].epoch_step) % length)
+
+
+@kernel
+def begin_task(clock: Any, costs: Costs, task: Any, epoch_s: float, slowdown: float) -> None:
+    """Let a worker read the present version at ``read_at_s``, and compute its minibatches."""
+    task.is_read, task.fold, task.read_version = 1, IN_FLIGHT, clock[0].version
+    task.start_s, length = task.read_at_s, clock[0].epoch_steps
+    if length > 0 and (task.first_step - clock[0].epoch_step) % length == 0:
+        task.start_s += epoch_s
+    rounds.compute(costs, task, slowdown)
+
+
+@kernel
+def begin_tasks(
+    clock: Any, costs: Costs, tasks: Any, due: Any, epoch_s: float, slowdown: float
+) -> None:
+    """Begin the tasks of the workers that are ``due`` [N]."""
     for worker in range(len(tasks)):
         if due[worker]:
-            tasks[worker].start_s = tasks[worker].read_at_s + epoch_s
-            compute(costs, tasks[worker], slowdown)
+            begin_task(clock, costs, tasks[worker], epoch_s, slowdown)
 
 
 class Course(NamedTuple):
@@ -426,11 +404,10 @@ class Course(NamedTuple):
 
     Attributes:
         members: [M] workers that are present.
-        back_s: instant at which another one returns.
+        back_s: instant at which another one returns, or of the next fault if that is earlier.
         struck_s: instant of the next fault.
-        epoch: `_epoch`, and the cost of one in seconds.
         every: minibatches between two averages.
-        slowdown: of all computing.
+        pace: see `_pace`.
         pauses_s: see `harness.simulator.protocols.all_reduce`.
         ring: the all-reduce.
     """
@@ -438,17 +415,14 @@ class Course(NamedTuple):
     members: Any
     back_s: float
     struck_s: float
-    epoch: tuple[int, int, float]
     every: int
-    slowdown: float
+    pace: tuple[float, float]
     pauses_s: tuple[float, float, float, float]
     ring: Ring
 
 
 @kernel
-def pass_rounds(
-    clock: Any, costs: Costs, limits: Limits, course: Course, rows: Any, ends_s: Any
-) -> int:
+def pass_rounds(clock: Any, costs: Costs, limits: Limits, course: Course, rows: Any) -> int:
     """Pass rounds until something else happens, or as many as there is room for.
 
     Args:
@@ -457,27 +431,23 @@ def pass_rounds(
         limits: of the segment.
         course: what all rounds have in common.
         rows: [R, M] of `TASK`, empty; the first ones become those of the rounds.
-        ends_s: [R] of their ends, likewise.
 
     Returns:
         The number of rounds.
     """
-    clock, now_s, (begin, length, epoch_s) = clock[0], course.ring.now_s, course.epoch
+    now_s, (epoch_s, slowdown) = course.ring.now_s, course.pace
     pause_s, stage_s, encode_s, back_s = course.pauses_s
-    for number in range(len(ends_s)):
-        is_due = clock.now_s < min(course.back_s, course.struck_s)
-        if not is_due or clock.now_s > limits.dispatch_s:
+    for number in range(len(rows)):
+        start_s = end_s = clock[0].now_s
+        if start_s >= course.back_s or start_s > limits.dispatch_s:
             return number
-        steps, start_s, end_s = course.every, clock.now_s, clock.now_s
-        if length > 0:
-            done = (clock.step - begin) % length
-            steps, start_s = min(steps, length - done), start_s + (0.0 if done else epoch_s)
+        steps = steps_of_round(clock, course.every)
         for place in range(len(now_s)):
             task = rows[number, place]
-            task.is_read, task.worker, task.fold = 1, course.members[place], clock.version
-            task.read_version, task.read_at_s = clock.version, clock.now_s
-            task.first_step, task.steps, task.start_s = clock.step, steps, start_s
-            compute(costs, task, course.slowdown)
+            task.worker, task.read_at_s = course.members[place], start_s
+            task.first_step, task.steps = clock[0].step, steps
+            begin_task(clock, costs, task, epoch_s, slowdown)
+            task.fold = task.read_version
             task.join_s = task.compute_end_s + pause_s
             task.pushed_s = now_s[place] = task.join_s + stage_s + encode_s
         follow(course.ring)
@@ -486,29 +456,37 @@ def pass_rounds(
             task.reduced_s, task.fetched_s = now_s[place], now_s[place] + back_s
             end_s = max(end_s, task.fetched_s)
         # At one instant the fold comes before a fault; without time between folds, all may stand.
-        if end_s == clock.now_s or end_s > min(course.struck_s, limits.time_s):
+        if end_s == start_s or end_s > min(course.struck_s, limits.time_s):
             return number
-        ends_s[number] = clock.now_s = end_s
-        clock.standing = 0
-        clock.step += steps
-        clock.dispatched += 1
-        clock.version += 1
-    return len(ends_s)
+        clock[0].now_s = end_s
+        clock[0].standing = 0
+        clock[0].step += steps
+        clock[0].dispatched += 1
+        clock[0].version += 1
+    return len(rows)
 
 
-def _pause_end_s(clock: Any, rules: Checkpoints, absences: Absences) -> float:
+def _pause_end_s(state: RoundState, rules: Checkpoints, record: Record) -> float:
     """Instant at which a round may begin, or at which to ask again; the present one if it may."""
-    now_s, back_s = float(clock["now_s"]), float(absences.until_s.max(initial=-np.inf))
+    clock, leave_s = state.clock[0], state.absences.leave_s
+    now_s, back_s = float(clock["now_s"]), float(state.absences.until_s.max())
     while clock["pause_s"] <= now_s:
+        version, saved = int(clock["version"]), int(clock["saved_version"])
         if clock["writing"]:  # the pause is over, so the checkpoint is complete
-            clock["writing"], clock["saved_version"] = 0, clock["version"]
+            clock["writing"], clock["saved_version"] = 0, version
         if back_s > now_s:
             return back_s
         if clock["health"] == MISSED:  # all are present again: restart
             clock["health"], clock["pause_s"] = RESTARTING, now_s + rules.restart_s
         elif clock["health"] == RESTARTING:
-            return now_s  # with what is saved, whichever worker is going to leave
-        elif absences.leave_s.max(initial=0.0) > 0.0 and clock["version"] > clock["saved_version"]:
+            # With what is saved, whichever worker is going to leave. Minibatches of undone folds
+            # are not handed out again.
+            record.restarts.append((now_s, version, saved))
+            record.undone += 1
+            # Version numbers continue: the newest version now has the saved model.
+            clock["health"], clock["saved_version"] = WELL, version
+            return now_s
+        elif leave_s.max() > 0.0 and version > clock["saved_version"]:
             _write(clock, rules)
         else:
             return now_s
@@ -524,13 +502,3 @@ def _stop(clock: Any) -> None:
     """Stop after a worker has left: a checkpoint that is being written is void."""
     # Until 0 ends any pause, also that of a restart, which then starts over.
     clock["writing"], clock["pause_s"], clock["health"] = 0, 0.0, MISSED
-
-
-def _finish_restart(clock: Any, record: Record) -> None:
-    """Record a restart that ends now; minibatches of undone folds are not handed out again."""
-    if clock["health"] == RESTARTING:
-        version, saved = int(clock["version"]), int(clock["saved_version"])
-        record.restarts.append((float(clock["now_s"]), version, saved))
-        record.undone += 1
-        # Version numbers continue: the newest version now has the saved model.
-        clock["health"], clock["saved_version"] = WELL, version

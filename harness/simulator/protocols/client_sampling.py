@@ -30,21 +30,15 @@ from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs, own_links, uniforms
 from harness.simulator.events import Agenda, kernel, new_agenda, set_event
 from harness.simulator.network import Level, Traffic, Wiring, new_traffic, next_event, send, wire
+from harness.simulator.protocols import rounds
 from harness.simulator.protocols.absences import Absences, new_absences, select_readers
 from harness.simulator.protocols.all_reduce import coding_s, network_of, wire_bytes
 from harness.simulator.protocols.contract import Limits
-from harness.simulator.protocols.rounds import (
-    AVERAGE,
-    ROUND_FIELDS,
-    InRounds,
-    Record,
-    compute,
-    new_tasks,
-    read,
-)
+from harness.simulator.protocols.rounds import InRounds, Record
 from harness.simulator.protocols.rows import Stage
+from harness.simulator.timeline import IN_FLIGHT
 
-CLOCK = np.dtype([*ROUND_FIELDS, ("drawn", np.int64), ("round_s", np.float64)])
+CLOCK = np.dtype([*rounds.ROUND_FIELDS, ("drawn", np.int64), ("round_s", np.float64)])
 """Besides the fields of all rounds: number of rounds drawn, and beginning of the present one."""
 
 
@@ -86,7 +80,7 @@ class ClientSampling(Spec, InRounds):
     stages = (
         Stage("fetch", "read_at_s", "start_s"),
         Stage("compute", "start_s", "compute_end_s"),
-        Stage(AVERAGE, "compute_end_s", "join_s"),
+        Stage(rounds.AVERAGE, "compute_end_s", "join_s"),
         Stage("push", "join_s", "pushed_s"),
     )
 
@@ -114,7 +108,7 @@ class ClientSampling(Spec, InRounds):
         joined = replace(network, server=network.server or Level())
         return SamplingState(
             clock=np.zeros(1, CLOCK),
-            tasks=new_tasks(workers),
+            tasks=rounds.new_tasks(workers),
             steps=np.zeros(workers, np.int64),
             absences=new_absences(cluster, workers, self.name),
             machine=cluster,
@@ -149,7 +143,9 @@ class ClientSampling(Spec, InRounds):
     def _train(self, state: SamplingState, costs: Costs, clients: Any) -> None:
         """Compute the instants at which drawn clients have the model, compute and answer."""
         clock, tasks = state.clock[0], state.tasks
-        read(tasks, clients, clock["version"], clock["now_s"])
+        tasks["is_read"][clients], tasks["fold"][clients] = 1, IN_FLIGHT
+        tasks["read_version"][clients] = clock["version"]
+        tasks["read_at_s"][clients] = clock["now_s"]
         tasks["steps"][clients], tasks["first_step"][clients] = self.every, state.steps[clients]
         state.steps[clients] += self.every
         (wiring,), size = state.wiring, costs.parameter_bytes
@@ -227,7 +223,7 @@ def travel(
             tasks[place].pushed_s = arrives_s
         elif arrives_s < np.inf:
             tasks[place].start_s = arrives_s
-            compute(costs, tasks[place], 1.0)
+            rounds.compute(costs, tasks[place], 1.0)
             tasks[place].join_s = tasks[place].compute_end_s + prepare_s
             set_event(agenda, clients + place, tasks[place].join_s)
         now_s, slot, arrives_s = next_event(traffic, agenda, now_s)

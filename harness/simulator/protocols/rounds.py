@@ -17,32 +17,14 @@ import numpy as np
 
 from harness.simulator.costs import Costs, computation_s
 from harness.simulator.events import kernel
+from harness.simulator.protocols import contract
 from harness.simulator.protocols.absences import NOBODY, begin, next_strike_s, strike
-from harness.simulator.protocols.contract import (
-    CLOCK_FIELDS,
-    DONE,
-    DYING,
-    FULL,
-    GOES_ON,
-    LOST_ROUNDS,
-    Limits,
-    TimingProtocol,
-    advance_clock,
-)
+from harness.simulator.protocols.contract import Limits, TimingProtocol
 from harness.simulator.protocols.rows import ROW, Stage, contributions_of, spans_of
-from harness.simulator.timeline import (
-    IN_FLIGHT,
-    KINDS,
-    LOST,
-    Contributions,
-    Folds,
-    Restarts,
-    Spans,
-    Timeline,
-)
+from harness.simulator.timeline import KINDS, LOST, Contributions, Folds, Restarts, Spans, Timeline
 
 ROUND_FIELDS = (
-    *CLOCK_FIELDS,
+    *contract.CLOCK_FIELDS,
     *(("standing", np.int64), ("begun", np.int64), ("end_s", np.float64)),
 )
 """Fields of the clock of every protocol in rounds. Besides the contract's (``dispatched`` counts
@@ -70,12 +52,6 @@ def new_tasks(workers: int) -> Any:
     tasks = np.zeros(workers, TASK)
     tasks["worker"] = np.arange(workers)
     return tasks
-
-
-def read(tasks: Any, due: Any, version: int, now_s: Any) -> None:
-    """Let the workers that are ``due`` [N] read a version now."""
-    tasks["is_read"][due], tasks["fold"][due] = 1, IN_FLIGHT
-    tasks["read_version"][due], tasks["read_at_s"][due] = version, now_s
 
 
 @kernel
@@ -189,16 +165,16 @@ class InRounds(TimingProtocol):
         clock, absences = state.clock[0], state.absences
         while clock["version"] < limits.version:
             if len(record.ends_s) >= record.room:
-                return FULL
-            if max(record.barren, record.undone) >= LOST_ROUNDS and limits.is_endless:
-                return DYING
+                return contract.FULL
+            if max(record.barren, record.undone) >= contract.LOST_ROUNDS and limits.is_endless:
+                return contract.DYING
             # Faults of this instant come before its reads, with which a worker may escape one.
             is_struck = not clock["begun"] and next_strike_s(absences) <= clock["now_s"]
             if not (is_struck or self.on_reads(state, costs, limits, record)):
-                return DONE
+                return contract.DONE
             struck_s = next_strike_s(absences)
-            reason = advance_clock(state.clock, limits, min(clock["end_s"], struck_s))
-            if reason != GOES_ON:
+            reason = contract.advance_clock(state.clock, limits, min(clock["end_s"], struck_s))
+            if reason != contract.GOES_ON:
                 return reason
             if is_struck or struck_s < clock["end_s"]:  # at one instant, the fold comes first
                 worker = strike(absences, costs.faults, clock["now_s"])
@@ -206,7 +182,7 @@ class InRounds(TimingProtocol):
                     self.on_death(state, costs, worker, record)
             elif clock["begun"]:  # else a worker returns, a pause is over, or rounds have passed
                 self._end(state, record)
-        return DONE
+        return contract.DONE
 
     def _end(self, state: Any, record: Record) -> None:
         """End a round: a fold of all that has come, if anything has."""
