@@ -193,8 +193,8 @@ def _checked(request, monkeypatch):
 
     def checked_messages(self, ready, size_bytes, add_s_per_byte):
         ends_s, found = messages(self, ready, size_bytes, add_s_per_byte)
-        rows = found.rows
-        check_messages(self.wiring, rows["source"], rows["target"], *found[1:4])
+        names = "source", "target", "size_bytes", "sent_s", "departed_s"
+        check_messages(self.wiring, *(found[name] for name in names))
         return ends_s, found
 
     def checked_travel(costs, traffic, heap, tasks, sizes, prepare_s):

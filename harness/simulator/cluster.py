@@ -29,7 +29,7 @@ from harness.base.settings import (
     size,
     text_of,
 )
-from harness.simulator.network import Network
+from harness.simulator.network import Level, Network
 
 JITTER_LAWS = ("constant", "lognormal", "gamma", "shifted-exponential", "empirical")
 
@@ -53,7 +53,8 @@ class WorkerGroup(Spec):
         device: name of the device, among the file's devices or in the catalogue.
         speed: computing speed of these workers, as a multiple of the device's.
         up_bytes_per_s, down_bytes_per_s: bandwidth of the link from (to) each of these workers,
-            which replaces that of the lowest level of ``network``.
+            which replaces that of the lowest level of ``network``, or of ``link`` if there is no
+            network and the link is not shared.
     """
 
     count: int = setting(at_least=1, at_most=MOST_WORKERS)
@@ -419,7 +420,8 @@ class Cluster(Spec):
                 return f"jobs[{place}].workers", f"{excess}; allowed: numbers below {self.size}"
         if self.jobs and (self.network is None or self.network.sharing != "fair"):
             return "jobs", "not allowed without a network with sharing 'fair'"
-        levels = self.network.levels if self.network else ()
+        link = (Level(duplex=self.link.duplex),) if self.link.sharing == "none" else ()
+        levels = self.network.levels if self.network else link
         # Own links replace those of a lowest level with one full-duplex link per worker.
         replaceable = levels and levels[0].workers_per_link == 1 and levels[0].duplex == "full"
         for place, group in enumerate(self.workers):

@@ -57,9 +57,22 @@ from harness.simulator.network import (
 Rounds = list[Any]
 
 MESSAGE = np.dtype(
-    [(name, np.int32) for name in ("round", "source", "target", "first", "count")]
+    [(name, np.float64) for name in ("size_bytes", "sent_s", "departed_s", "arrived_s")]
+    + [(name, np.int32) for name in ("round", "source", "target", "first", "count", "agreed")]
     + [("adds", np.bool_)]
 )
+"""A message: in a round ``source`` sends ``count`` parts, from ``first`` on, to ``target``, which
+adds them to its own or overwrites its own with them. Of one run: its size, the start of its
+transmission, departure and arrival of its last byte, and how many of its ends have entered the
+round."""
+
+WORKER = np.dtype(
+    [(name, np.int64) for name in ("place", "sending")]
+    + [("entered_s", np.float64), ("waiting", np.bool_)]
+)
+"""A worker: the index of the round that it is in or about to enter, the number of its message in
+flight, the instant at which it entered its latest round, and whether it is in that round with an
+end that is not known yet."""
 
 
 class Plan(NamedTuple):
@@ -68,8 +81,7 @@ class Plan(NamedTuple):
     Attributes:
         workers: N.
         parts: number of equal parts of the model.
-        messages: [M] of `MESSAGE`, by round: ``source`` sends ``count`` parts, from ``first`` on,
-            to ``target``, which adds them to its own or overwrites its own with them.
+        messages: [M] of `MESSAGE`, by round.
         begins: [N + 1] index of each worker's first round among all E of them.
         sends, receives: [E] number of the message, or `NONE`.
     """
@@ -227,50 +239,24 @@ RINGS = {"ring": 2, "gather": 1}
 """Algorithms in which every worker sends to the next: how often parts or wholes go round."""
 
 
-class Messages(NamedTuple):
-    """Messages of one run, with their times.
-
-    Attributes:
-        rows: [M] of `harness.simulator.collectives.MESSAGE`.
-        size_bytes: [M].
-        sent_s: [M] start of the transmission.
-        departed_s: [M] departure of the last byte.
-        arrived_s: [M] arrival of the last byte.
-    """
-
-    rows: Any
-    size_bytes: Any
-    sent_s: Any
-    departed_s: Any
-    arrived_s: Any
-
-
 class Desk(NamedTuple):
     """Progress of the workers through their rounds.
 
     Attributes:
         plan: the messages, and the rounds of each worker.
-        messages: the messages, with their times as far as they are known.
+        messages: [M] of `MESSAGE`, with their times as far as they are known.
         traffic: the messages in flight, by sender.
         add_s_per_byte: time to add a received byte.
         agenda: instants at which workers enter their next rounds.
-        place: [N] index of the round that each worker is in or about to enter.
-        entered_s: [N] instant at which each worker entered its latest round.
-        waiting: [N] whether each worker is in that round with an end that is not known yet.
-        sending: [N] number of each worker's message in flight.
-        agreed: [M] number of a message's two ends that have entered its round.
+        workers: [N] of `WORKER`.
     """
 
     plan: Plan
-    messages: Messages
+    messages: Any
     traffic: Traffic
     add_s_per_byte: float
     agenda: Agenda
-    place: Any
-    entered_s: Any
-    waiting: Any
-    sending: Any
-    agreed: Any
+    workers: Any
 
 
 class Ring(NamedTuple):
@@ -337,8 +323,8 @@ class AllReduce:
         follow(ring)
         return ring.now_s
 
-    def messages(self, ready_s: Any, size_bytes: float) -> Messages:
-        """Every message of one run in which adding takes no time; arguments as for `ends_s`."""
+    def messages(self, ready_s: Any, size_bytes: float) -> Any:
+        """[M] of `MESSAGE` of a run in which adding takes no time; arguments as for `ends_s`."""
         return self._run(np.asarray(ready_s, np.float64), size_bytes, 0.0)[1]
 
     def ring(self, size_bytes: float, add_s_per_byte: float) -> Ring | None:
@@ -354,25 +340,17 @@ class AllReduce:
         turns, wait = RINGS.get(self.algorithm, 0), self.wiring.rendezvous
         return Ring(now_s, departed_s, copy_s, latency_s, part * add_s_per_byte, turns, wait)
 
-    def _run(self, ready: Any, size_bytes: float, add_s_per_byte: float) -> tuple[Any, Messages]:
+    def _run(self, ready: Any, size_bytes: float, add_s_per_byte: float) -> tuple[Any, Any]:
         members = tuple(self.members.tolist())
         plan = schedule(self.algorithm, self.wiring.workers, self._group, members)
-        workers, count = plan.workers, len(plan.messages)
-        times = np.full((3, count), np.inf)
-        messages = Messages(plan.messages, size_bytes * plan.messages["count"] / plan.parts, *times)
-        desk = Desk(
-            plan=plan,
-            messages=messages,
-            traffic=new_traffic(self.wiring, workers),
-            add_s_per_byte=add_s_per_byte,
-            agenda=new_agenda(workers),
-            place=plan.begins[:-1].copy(),
-            entered_s=np.zeros(workers),
-            waiting=np.zeros(workers, np.bool_),
-            sending=np.full(workers, NONE, np.int64),
-            agreed=np.zeros(count, np.int8),
-        )
-        end_s, enters_s = np.zeros(workers), np.full(workers, np.inf)
+        messages, people = plan.messages.copy(), np.zeros(plan.workers, WORKER)
+        messages["size_bytes"] = size_bytes * messages["count"] / plan.parts
+        for name in ("sent_s", "departed_s", "arrived_s"):
+            messages[name] = np.inf
+        people["place"], people["sending"] = plan.begins[:-1], NONE
+        traffic, agenda = new_traffic(self.wiring, plan.workers), new_agenda(plan.workers)
+        desk = Desk(plan, messages, traffic, add_s_per_byte, agenda, people)
+        end_s, enters_s = np.zeros(plan.workers), np.full(plan.workers, np.inf)
         # The others never enter their first round, which has no message for them.
         enters_s[self.members] = ready
         carry_out(desk, enters_s, end_s)
@@ -386,8 +364,9 @@ def ring_links(
     """Seconds of the copy of one part from each member to the next, and its latency."""
     workers = len(copy_s)
     for member in range(workers):
-        latency_s[member] = route(wiring, members[member], members[(member + 1) % workers], way)
-        copy_s[member] = part / bottleneck(wiring, way)
+        after = members[(member + 1) % workers]
+        latency_s[member], links = route(wiring, members[member], after, way)
+        copy_s[member] = part / bottleneck(wiring, way[:links])
 
 
 @kernel
@@ -429,34 +408,35 @@ def carry_out(desk: Desk, ready_s: Any, end_s: Any) -> None:
 @kernel
 def enter(desk: Desk, worker: int, now_s: float, end_s: Any) -> None:
     """Let a worker enter its next round, or finish after its last."""
-    place = desk.place[worker]
+    row = desk.workers[worker]
+    place = row.place
     if place == desk.plan.begins[worker + 1]:
         end_s[worker] = now_s
         return
-    desk.entered_s[worker] = now_s
-    desk.waiting[worker] = True
+    row.entered_s = now_s
+    row.waiting = True
     out, into = desk.plan.sends[place], desk.plan.receives[place]
     if out != NONE:
         agree(desk, out, now_s)
     if into != NONE and desk.traffic.wiring.rendezvous:
         agree(desk, into, now_s)
     # First come, first served, `agree` may have settled the round already.
-    if desk.waiting[worker] and desk.place[worker] == place:
+    if row.waiting and row.place == place:
         settle(desk, worker)
 
 
 @kernel
 def agree(desk: Desk, message: int, now_s: float) -> None:
     """Count one end of a message as present; start the message once all needed ends are."""
-    messages, wiring = desk.messages, desk.traffic.wiring
-    desk.agreed[message] += 1
-    if wiring.rendezvous and desk.agreed[message] < 2:
+    row = desk.messages[message]
+    row.agreed += 1
+    if desk.traffic.wiring.rendezvous and row.agreed < 2:
         return
-    worker, target = messages.rows[message].source, messages.rows[message].target
-    size = messages.size_bytes[message]
-    desk.sending[worker] = message
-    sent_s, departs_s, arrives_s = send(desk.traffic, worker, worker, target, size, now_s)
-    messages.sent_s[message] = sent_s
+    worker = row.source
+    desk.workers[worker].sending = message
+    row.sent_s, departs_s, arrives_s = send(
+        desk.traffic, worker, worker, row.target, row.size_bytes, now_s
+    )
     if departs_s < np.inf:
         on_sent(desk, worker, departs_s, arrives_s)
 
@@ -464,29 +444,31 @@ def agree(desk: Desk, message: int, now_s: float) -> None:
 @kernel
 def on_sent(desk: Desk, worker: int, departed_s: float, arrived_s: float) -> None:
     """Record departure and arrival of a worker's message, and settle both ends' rounds."""
-    message, messages, plan = desk.sending[worker], desk.messages, desk.plan
-    messages.departed_s[message] = departed_s
-    messages.arrived_s[message] = arrived_s
-    target = messages.rows[message].target
-    if desk.waiting[worker] and plan.sends[desk.place[worker]] == message:
+    sender, plan = desk.workers[worker], desk.plan
+    message = sender.sending
+    row = desk.messages[message]
+    row.departed_s = departed_s
+    row.arrived_s = arrived_s
+    receiver = desk.workers[row.target]
+    if sender.waiting and plan.sends[sender.place] == message:
         settle(desk, worker)
-    if desk.waiting[target] and plan.receives[desk.place[target]] == message:
-        settle(desk, target)
+    if receiver.waiting and plan.receives[receiver.place] == message:
+        settle(desk, row.target)
 
 
 @kernel
 def settle(desk: Desk, worker: int) -> None:
     """Schedule a worker's next round if the end of its present one is known."""
-    place, messages = desk.place[worker], desk.messages
-    out, into = desk.plan.sends[place], desk.plan.receives[place]
-    over_s = desk.entered_s[worker]  # a buffered message may have arrived earlier
+    row, messages = desk.workers[worker], desk.messages
+    out, into = desk.plan.sends[row.place], desk.plan.receives[row.place]
+    over_s = row.entered_s  # a buffered message may have arrived earlier
     if out != NONE:
-        over_s = max(over_s, messages.departed_s[out])
+        over_s = max(over_s, messages[out].departed_s)
     if into != NONE:
-        over_s = max(over_s, messages.arrived_s[into])
-        if messages.rows[into].adds:
-            over_s += messages.size_bytes[into] * desk.add_s_per_byte
+        over_s = max(over_s, messages[into].arrived_s)
+        if messages[into].adds:
+            over_s += messages[into].size_bytes * desk.add_s_per_byte
     if over_s < np.inf:
-        desk.place[worker] += 1
-        desk.waiting[worker] = False
+        row.place += 1
+        row.waiting = False
         set_event(desk.agenda, worker, over_s)

@@ -33,6 +33,7 @@ from harness.simulator.cluster import (
     Workload,
 )
 from harness.simulator.events import kernel, part
+from harness.simulator.network import Level, Network
 
 CONSTANT, LOGNORMAL, GAMMA, SHIFTED_EXPONENTIAL, EMPIRICAL = range(5)
 """Indices of `JITTER_LAWS`."""
@@ -172,8 +173,8 @@ def costs_of(
     Raises:
         UserError: the settings are so extreme that a duration is not a finite number.
     """
-    network, steps = cluster.network, way != "generators"
-    on_link = way in ("link", "generators") and (network is None or network.server is None)
+    steps = way != "generators"
+    on_link = way in ("link", "generators") and server_network(cluster) is None
     jitter, odd = (cluster.jitter, cluster.stragglers) if steps else (Jitter(), Stragglers())
     folds = cluster.server.jitter if way == "link" else Jitter()
     costs = Costs(
@@ -225,6 +226,18 @@ def draw_speeds(key: Any, cv: float, speeds: Any) -> None:
     """Fill in each worker's lasting speed."""
     for worker in range(len(speeds)):
         speeds[worker] = lognormal(key, worker, 0, cv)
+
+
+def server_network(cluster: Cluster) -> Network | None:
+    """The network that messages to the server take; None if they take the cluster's link.
+
+    Workers with links of their own need no network: these replace the link, as the lowest level.
+    """
+    link, network = cluster.link, cluster.network
+    if network is None and any(group.has_link for group in cluster.workers):
+        level = Level(1, link.bandwidth_bytes_per_s, link.latency_s, link.duplex)
+        return Network((level,), server=Level())
+    return network if network is not None and network.server is not None else None
 
 
 def own_links(cluster: Cluster, workers: int) -> np.ndarray | None:

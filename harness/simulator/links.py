@@ -27,7 +27,7 @@ import numpy as np
 
 from harness.simulator import network, star
 from harness.simulator.cluster import Cluster
-from harness.simulator.costs import Costs, own_links
+from harness.simulator.costs import Costs, own_links, server_network
 from harness.simulator.events import WAIT, Queue, append, head_s, kernel, new_queue, part, take
 from harness.simulator.network import Traffic, new_traffic, wire
 from harness.simulator.star import Star, new_star
@@ -70,11 +70,6 @@ class Links(NamedTuple):
     staging_bytes_per_s: float
 
 
-def is_networked(cluster: Cluster) -> bool:
-    """Whether the server is on the cluster's network, and not behind its link."""
-    return cluster.network is not None and cluster.network.server is not None
-
-
 def new_links(cluster: Cluster, workers: int, depth: int = 1, shards: int = 1) -> Links:
     """The idle links, or the idle network, between workers and the server's shards.
 
@@ -86,11 +81,11 @@ def new_links(cluster: Cluster, workers: int, depth: int = 1, shards: int = 1) -
     """
     link, host = cluster.link, cluster.host
     sharing, staging, traffic, star = _CODES[link.sharing], None, None, None
-    if cluster.network is not None and cluster.network.server is not None:
+    if (way := server_network(cluster)) is not None:
         own, slots = own_links(cluster, workers), workers * depth
-        star = new_star(cluster.network, workers, shards, depth, own)
+        star = new_star(way, workers, shards, depth, own)
         if star is None:
-            traffic = new_traffic(wire(cluster.network, workers, shards, own), slots)
+            traffic = new_traffic(wire(way, workers, shards, own), slots)
         sharing = NETWORK if star is None else STAR
         staging = host.staging_bytes_per_s if host.staging == "pageable" else None
     # Otherwise a departure is known at once, and nothing waits here.

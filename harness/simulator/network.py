@@ -35,7 +35,15 @@ import numpy as np
 
 from harness.base.settings import Spec, duration, setting
 from harness.base.settings import rate as rate_setting
-from harness.simulator.events import Agenda, first_s, kernel, new_agenda, set_event, take_event
+from harness.simulator.events import (
+    Agenda,
+    first_s,
+    kernel,
+    new_agenda,
+    part,
+    set_event,
+    take_event,
+)
 
 COUNT, STALE = 0, 1
 
@@ -45,10 +53,11 @@ FLOW = np.dtype(
     [
         *(("left_bytes", np.float64), ("rate", np.float64), ("since_s", np.float64)),
         *(("latency_s", np.float64), ("new_rate", np.float64), ("place", np.int64)),
+        ("links", np.int64),
     ]
 )
 """A message in flight on fair links: bytes left at the last change of its rate, the rate and
-instant of that change, and its index among active ones."""
+instant of that change, its index among active ones, and the number of links on its way."""
 
 LINK = np.dtype(
     [("free_s", np.float64), ("load", np.int64), ("room", np.float64), ("open", np.int64)]
@@ -64,7 +73,7 @@ class Traffic(NamedTuple):
         wiring: the network.
         links: [E] of `LINK`.
         flows: [F] of `FLOW`, by slot.
-        ways: [F, P] links of each message.
+        ways: [F, P] links of each message, as many as its flow says.
         active: [F] slots in flight, in the first ``counts[COUNT]`` entries.
         counts: [2] number of messages in flight, and whether their rates are out of date.
         departures: of the messages, at their present rates.
@@ -85,7 +94,7 @@ def new_traffic(wiring: Wiring, slots: int) -> Traffic:
         wiring=wiring,
         links=np.zeros(len(wiring.rate), LINK),
         flows=np.zeros(slots, FLOW),
-        ways=np.full((slots, wiring.longest), NO_LINK, np.int64),
+        ways=np.zeros((slots, wiring.longest), np.int64),
         active=np.zeros(slots, np.int64),
         counts=np.zeros(2, np.int64),
         departures=new_agenda(slots),
@@ -112,19 +121,15 @@ def reserve(
 ) -> tuple[float, float, float]:
     """Send a message first come, first served: (start, departure, arrival) in seconds."""
     way = traffic.ways[slot]
-    latency_s = route(traffic.wiring, source, target, way)
+    latency_s, links = route(traffic.wiring, source, target, way)
     # All links are taken at once: the message starts when the busiest is free, at the rate of the
     # slowest, and holds each of them to its end.
     start_s, rate = now_s, np.inf
-    for link in way:
-        if link == NO_LINK:
-            break
+    for link in way[:links]:
         start_s = max(start_s, traffic.links[link].free_s)
         rate = min(rate, traffic.wiring.rate[link])
     departs_s = start_s + size / rate
-    for link in way:
-        if link == NO_LINK:
-            break
+    for link in way[:links]:
         traffic.links[link].free_s = departs_s
     return start_s, departs_s, departs_s + latency_s
 
@@ -132,28 +137,32 @@ def reserve(
 @kernel
 def start(traffic: Traffic, slot: int, source: int, target: int, size: float, now_s: float) -> None:
     """Send a message over fair links; `depart` returns its slot."""
-    flow, way = traffic.flows[slot], traffic.ways[slot]
-    flow.latency_s = route(traffic.wiring, source, target, way)
+    flow = traffic.flows[slot]
+    flow.latency_s, flow.links = route(traffic.wiring, source, target, traffic.ways[slot])
     flow.left_bytes = size
     flow.since_s = now_s
     flow.rate = 0.0  # no bytes have left yet, so `give_rate` subtracts none
     flow.place = traffic.counts[COUNT]
     traffic.active[flow.place] = slot
     traffic.counts[COUNT] += 1
-    if change_load(traffic, way, 1):
+    if change_load(traffic, slot, 1):
         # Messages of one instant change the rates together: `next_departure_s` computes them once.
         traffic.counts[STALE] = 1
     else:
-        give_rate(traffic, slot, bottleneck(traffic.wiring, way), now_s)
+        give_rate(traffic, slot, bottleneck(traffic.wiring, way_of(traffic, slot)), now_s)
+
+
+@part
+def way_of(traffic: Traffic, slot: int) -> Any:
+    """The links of a message's way."""
+    return traffic.ways[slot, : traffic.flows[slot].links]
 
 
 @kernel
-def change_load(traffic: Traffic, way: Any, by: int) -> bool:
+def change_load(traffic: Traffic, slot: int, by: int) -> bool:
     """Add a message to the links of its way, or remove it; whether any link carries another."""
     shared = False
-    for link in way:
-        if link == NO_LINK:
-            break
+    for link in way_of(traffic, slot):
         traffic.links[link].load += by
         # A joining message counts itself, a leaving one no longer does.
         shared = shared or traffic.links[link].load > max(by, 0)
@@ -165,8 +174,6 @@ def bottleneck(wiring: Wiring, way: Any) -> float:
     """Bytes per second of the slowest link of a way."""
     rate = np.inf
     for link in way:
-        if link == NO_LINK:
-            break
         rate = min(rate, wiring.rate[link])
     return rate
 
@@ -192,9 +199,7 @@ def find_rates(traffic: Traffic, now_s: float) -> None:
     for place in range(waiting):
         slot = traffic.active[place]
         flows[slot].new_rate = UNKNOWN
-        for link in traffic.ways[slot]:
-            if link == NO_LINK:
-                break
+        for link in way_of(traffic, slot):
             links[link].room = traffic.wiring.rate[link]
             links[link].open = links[link].load
     # Progressive filling: each turn fills at least the link with the smallest share, so it ends.
@@ -211,9 +216,7 @@ def find_rates(traffic: Traffic, now_s: float) -> None:
 def share_of(traffic: Traffic, slot: int) -> float:
     """The equal part of the fullest link of its way that a message could have."""
     share = np.inf
-    for link in traffic.ways[slot]:
-        if link == NO_LINK:
-            break
+    for link in way_of(traffic, slot):
         share = min(share, traffic.links[link].room / traffic.links[link].open)
     return share
 
@@ -245,9 +248,7 @@ def fill(traffic: Traffic, share: float) -> int:
         if flows[slot].new_rate == MARKED:
             flows[slot].new_rate = share
             count += 1
-            for link in traffic.ways[slot]:
-                if link == NO_LINK:
-                    break
+            for link in way_of(traffic, slot):
                 links[link].open -= 1
                 if share < np.inf:  # infinity minus infinity is no number
                     links[link].room -= share
@@ -303,7 +304,7 @@ def depart(traffic: Traffic | None) -> tuple[int, float]:
     tail = traffic.active[traffic.counts[COUNT]]
     traffic.active[place] = tail
     traffic.flows[tail].place = place
-    if change_load(traffic, traffic.ways[slot], -1):
+    if change_load(traffic, slot, -1):
         traffic.counts[STALE] = 1
     return slot, traffic.flows[slot].latency_s
 
@@ -563,17 +564,17 @@ def _number_links(
 
 
 @kernel
-def route(wiring: Wiring, source: int, target: int, way: Any) -> float:
+def route(wiring: Wiring, source: int, target: int, way: Any) -> tuple[float, int]:
     """Write the numbers of the links from one endpoint to another into ``way``.
 
     Args:
         wiring: the network.
         source: a worker, or ``workers`` + a shard.
         target: another.
-        way: [P] output; `NO_LINK` after the last link.
+        way: [P] output.
 
     Returns:
-        The latency in seconds.
+        The latency in seconds, and the number of links.
     """
     place, latency_s, levels = 0, 0.0, len(wiring.group)
     from_server, to_server = source >= wiring.workers, target >= wiring.workers
@@ -604,9 +605,7 @@ def route(wiring: Wiring, source: int, target: int, way: Any) -> float:
     if top and wiring.core != NO_LINK and (outside or not one_rail(wiring, source, target)):
         way[place] = wiring.core
         place += 1
-    # The slot's last message may have left a longer way.
-    way[place:] = NO_LINK
-    return latency_s
+    return latency_s, place
 
 
 @kernel

@@ -16,8 +16,7 @@ from harness.base.errors import UserError, name_error
 from harness.base.registry import entries, find_own, load_plugins
 from harness.base.settings import build, dataclasses_below
 from harness.simulator.cluster import MOST_WORKERS, Cluster, Workload
-from harness.simulator.costs import costs_of
-from harness.simulator.links import is_networked
+from harness.simulator.costs import costs_of, server_network
 from harness.simulator.protocols.contract import (
     DYING,
     FULL,
@@ -86,7 +85,10 @@ def _check_abilities(cluster: Cluster, protocol: TimingProtocol) -> None:
     """Reject a cluster that needs an undeclared ability, and name protocols that have it."""
     needs: dict[str, tuple[Ability, bool]] = {
         "faults": ("faults", bool(cluster.faults)),
-        "network.server": ("network", is_networked(cluster)),
+        "network.server" if cluster.network else "workers.up_bytes_per_s": (
+            "network",
+            server_network(cluster) is not None,
+        ),
         "compression": ("compression", cluster.compression is not None),
         "notice_s": ("notice", any(fault.notice_s for fault in cluster.faults)),
         "checkpoints": ("checkpoints", cluster.checkpoints is not None),
@@ -171,23 +173,13 @@ class Simulation:
         return int(self._clock["dispatched"])
 
     @property
-    def _promised(self) -> int:
-        """Number of folds once all contributions in flight are folded."""
-        return self.protocol.promised(self._state)
-
-    @property
     def drained(self) -> bool:
         """Whether every worker is idle and every contribution has been folded."""
         return int(self._clock["busy"]) == 0
 
-    @property
-    def workload(self) -> Workload:
-        """The job of contributions read from now on."""
-        return self._workload
-
     def change(self, workload: Workload) -> None:
         """Change the job of contributions read from now on; those in flight keep their costs."""
-        self._workload = workload
+        self.workload = workload
         self._costs = costs_of(self.cluster, workload, self.workers, self.seed, self.protocol.way)
 
     def begin_epoch(self, minibatches: int) -> None:
@@ -297,7 +289,7 @@ class Simulation:
         arrays = {name: array.copy() for name, array in _leaves(self._state)}
         return {
             **arrays,
-            _WORKLOAD: np.array(astuple(self._workload), np.float64),
+            _WORKLOAD: np.array(astuple(self.workload), np.float64),
             _FINGERPRINT: np.array(self._fingerprint(), np.int64),
         }
 
@@ -344,29 +336,27 @@ class Simulation:
         self, folds: int | None, seconds: float | None, drain: bool, handing_out: int | None = None
     ) -> Limits:
         """Absolute limits of a segment."""
-        standing = _NEVER
         if (folds is None) == (seconds is None):
             raise ValueError("exactly one of folds and seconds is needed")
         if folds is not None:
             _check_amount("folds", folds)
             goal = self.version + folds
-            if drain and goal < self._promised:
-                raise ValueError(f"{self._promised - self.version} contributions are in flight")
+            promised = self.protocol.promised(self._state)
+            if drain and goal < promised:
+                raise ValueError(f"{promised - self.version} contributions are in flight")
             if drain:
                 # It ends once all are idle, not at a version.
-                return Limits(_NEVER, math.inf, goal, math.inf, standing)
-            if handing_out is None:
-                return Limits(goal, math.inf, _NEVER, math.inf, standing)
-            if handing_out < folds:
+                return Limits(_NEVER, math.inf, goal, math.inf, _NEVER)
+            if handing_out is not None and handing_out < folds:
                 raise ValueError(f"{handing_out} minibatches cannot make {folds} folds")
-            return Limits(goal, math.inf, self.version + handing_out, math.inf, standing)
+            dispatch = _NEVER if handing_out is None else self.version + handing_out
+            return Limits(goal, math.inf, dispatch, math.inf, _NEVER)
         assert seconds is not None
         _check_amount("seconds", seconds)
         end_s = self.now_s + seconds
         standing = 1000 + 100 * self.workers  # an instant has a handful of events per worker
-        if drain:
-            return Limits(_NEVER, math.inf, _NEVER, end_s, standing)
-        return Limits(_NEVER, end_s, _NEVER, math.inf, standing)
+        until_s, dispatch_s = (math.inf, end_s) if drain else (end_s, math.inf)
+        return Limits(_NEVER, until_s, _NEVER, dispatch_s, standing)
 
     def _run(self, limits: Limits, most: int) -> Iterator[Timeline]:
         """Parts of the segment, of at most so many folds each."""

@@ -125,13 +125,13 @@ def long_run(
         UserError: the simulation ends, because every worker is gone.
     """
     size, count = (LEAST_FOLDS, BATCHES) if period == 1 else (period, PERIODS)
-    batches, samples, aged, streak = Batches(*np.zeros((5, 0))), Samples(), 0.0, 0
+    batches, samples, aged, streak = np.zeros((ROWS, 0)), Samples(), 0.0, 0
     while True:
         stretch = Stretch(simulation.version, simulation.now_s, size, count)
         for part in _parts(simulation, size * count):
             stretch.add(part)
             samples.add(part.staleness(), part.lag_s())
-        batches = batches.concat(stretch.batches)
+        batches = np.concatenate([batches, stretch.batches], axis=1)
         # In flight at the end of the stretch, less what was in flight at its beginning.
         older, aged = stretch.aged - aged, stretch.aged
         figures = _estimate_long_run(batches, size, samples, older / stretch.folded, least_s)
@@ -141,9 +141,9 @@ def long_run(
             return figures
         # Fewer and longer batches, as the run grows: long ones are nearly independent.
         # Their number sets the next stretch, which is as long as the run so far.
-        if len(batches.seconds) >= BATCHES:
-            batches, size = batches.merge(2), 2 * size
-        count = len(batches.seconds)
+        if batches.shape[1] >= BATCHES:
+            batches, size = merge(batches, 2), 2 * size
+        count = batches.shape[1]
 
 
 def _parts(simulation: Simulation, folds: int) -> Iterator[Timeline]:
@@ -165,20 +165,14 @@ def steady_estimate(timeline: Timeline) -> tuple[int, Estimate]:
     """
     if len(timeline.folds) < 2:
         raise ValueError("a rate needs two folds")
-    stretch = _stretch_of(timeline)
-    start = _start(stretch.batches)
-    steady = stretch.batches.drop_first(start)
-    count = max(1, len(steady.seconds) // FEW[0])
-    folds = np.full(len(steady.seconds) // count, float(stretch.size * count))
-    return stretch.size * start, _per_second(folds, steady.merge(count))
-
-
-def _stretch_of(timeline: Timeline) -> Stretch:
-    """The batches of a whole timeline from its start."""
     size = max(1, len(timeline.folds) // BATCHES)
     stretch = Stretch(0, 0.0, size, len(timeline.folds) // size)
     stretch.add(timeline)
-    return stretch
+    start = _start(stretch.batches)
+    steady = stretch.batches[:, start:]
+    count = max(1, steady.shape[1] // FEW[0])
+    folds = np.full(steady.shape[1] // count, float(size * count))
+    return size * start, _per_second(folds, merge(steady, count)[SECONDS])
 
 
 def warm_up(values: Floats) -> int:
@@ -232,60 +226,60 @@ def ratio(above: Floats, below: Floats) -> Estimate:
 
 
 def _estimate_long_run(
-    batches: Batches, size: int, samples: Samples, older: float, least_s: float
+    batches: Floats, size: int, samples: Samples, older: float, least_s: float
 ) -> LongRun:
     """The figures of the batches so far.
 
     Args:
-        batches: of ``size`` folds each.
+        batches: [ROWS, B] of ``size`` folds each.
         size: folds per batch.
         samples: all so far.
         older: folds that mean staleness lacks for contributions in flight.
         least_s: least virtual time.
     """
     start = _start(batches)
-    steady = batches.drop_first(start)
-    mergers = [steady.merge(max(1, len(steady.seconds) // count)) for count in FEW]
-    per_s = _widest(_per_second(merged.minibatches, merged) for merged in mergers)
-    stale = _widest(ratio(merged.staleness, merged.contributions) for merged in mergers)
+    count, steady = batches.shape[1], batches[:, start:]
+    mergers = [merge(steady, max(1, (count - start) // few)) for few in FEW]
+    per_s = _widest(_per_second(sums[MINIBATCHES], sums[SECONDS]) for sums in mergers)
+    stale = _widest(ratio(sums[STALENESS], sums[CONTRIBUTIONS]) for sums in mergers)
     staleness = Estimate(stale.value, stale.low - abs(older), stale.high + abs(older))
-    virtual_s = float(batches.seconds.sum())
+    virtual_s = float(batches[SECONDS].sum())
     lacks = ""
     if virtual_s < least_s:
         lacks = f"faults are rare: {least_s:.3g} s of virtual time would show enough of them"
-    elif 2 * start >= len(batches.seconds):
+    elif 2 * start >= count:
         lacks = "the start-up transient may not be over"
     elif not (_is_precise(per_s) and _is_precise(staleness, FEW_FOLDS)):
         lacks = f"the interval is wider than {PRECISION:.0%}"
     return LongRun(
-        folds=size * len(batches.seconds),
+        folds=size * count,
         virtual_s=virtual_s,
         warm_up_folds=size * start,
-        warm_up_s=float(batches.seconds[:start].sum()),
+        warm_up_s=float(batches[SECONDS, :start].sum()),
         throughput_per_s=per_s,
         staleness=staleness,
-        lag_s=_widest(ratio(merged.lag_s, merged.contributions) for merged in mergers),
-        single=samples.drop_first(int(batches.contributions[:start].sum())),
+        lag_s=_widest(ratio(sums[LAG], sums[CONTRIBUTIONS]) for sums in mergers),
+        single=samples.drop_first(int(batches[CONTRIBUTIONS, :start].sum())),
         largest=samples.largest,
         lacks=lacks,
     )
 
 
-def _start(batches: Batches) -> int:
+def _start(batches: Floats) -> int:
     """Number of batches to drop, the larger of those for throughput and for staleness."""
-    mean = batches.staleness / np.maximum(batches.contributions, 1.0)
-    return max(warm_up(batches.seconds), warm_up(mean))
+    mean = batches[STALENESS] / np.maximum(batches[CONTRIBUTIONS], 1.0)
+    return max(warm_up(batches[SECONDS]), warm_up(mean))
 
 
 def _widest(estimates: Iterable[Estimate]) -> Estimate:
     return max(estimates, key=lambda estimate: estimate.width)
 
 
-def _per_second(amounts: Floats, batches: Batches) -> Estimate:
+def _per_second(amounts: Floats, seconds: Floats) -> Estimate:
     """Amounts of batches per second; infinite if no time passes."""
-    if not batches.seconds.sum() > 0.0:
+    if not seconds.sum() > 0.0:
         return Estimate(math.inf, math.inf, math.inf)
-    return ratio(amounts, batches.seconds)
+    return ratio(amounts, seconds)
 
 
 def _is_precise(figure: Estimate, enough: float = 0.0) -> bool:
@@ -299,34 +293,18 @@ MOST_SAMPLES = 1 << 20
 """Largest number of single contributions that are stored."""
 
 
-class Batches(NamedTuple):
-    """[B] sums over batches of equally many folds.
+SECONDS, MINIBATCHES, CONTRIBUTIONS, STALENESS, LAG = range(5)
+"""Rows of the sums over batches of equally many folds: duration of the folds; minibatches folded,
+less those that a restart of the server undid; contributions folded; sums over these of their
+staleness and of their lag in seconds."""
 
-    Attributes:
-        seconds: duration of the folds.
-        minibatches: minibatches folded, less those that a restart of the server undid.
-        contributions: number of contributions folded.
-        staleness, lag_s: sums over these contributions.
-    """
+ROWS = 5
 
-    seconds: Floats
-    minibatches: Floats
-    contributions: Floats
-    staleness: Floats
-    lag_s: Floats
 
-    def drop_first(self, count: int) -> Batches:
-        """The batches without the first ``count``."""
-        return Batches(*(column[count:] for column in self))
-
-    def merge(self, count: int) -> Batches:
-        """Merge each ``count`` neighbours; a remainder at the start is dropped."""
-        spare = len(self.seconds) % count
-        return Batches(*(column[spare:].reshape(-1, count).sum(axis=1) for column in self))
-
-    def concat(self, later: Batches) -> Batches:
-        """These batches, then those of the next stretch."""
-        return Batches(*(np.concatenate(pair) for pair in zip(self, later, strict=True)))
+def merge(batches: Floats, count: int) -> Floats:
+    """[ROWS, B] sums over each ``count`` neighbours; a remainder at the start is dropped."""
+    spare = batches.shape[1] % count
+    return batches[:, spare:].reshape(ROWS, -1, count).sum(axis=2)
 
 
 class Samples:
@@ -368,42 +346,42 @@ class Stretch:
     """Sums over the batches of one stretch of a simulation, filled part by part.
 
     Attributes:
-        batches: the sums.
+        batches: [ROWS, B] the sums.
         aged: sum of the folds since their reads, over contributions in flight at the end.
     """
 
     def __init__(self, begin: int, start_s: float, size: int, count: int) -> None:
         self.first, self.last_s, self.size, self.count = begin, start_s, size, count
-        self.batches = Batches(*np.zeros((5, count)))
+        self.batches = np.zeros((ROWS, count))
         self.aged = 0.0
 
     @property
     def folded(self) -> float:
         """Number of contributions folded, at least 1."""
-        return max(float(self.batches.contributions.sum()), 1.0)
+        return max(float(self.batches[CONTRIBUTIONS].sum()), 1.0)
 
     def add(self, part: Timeline) -> None:
         """Add the folds of a part; the last part has the contributions in flight."""
         rows, folds = part.folded(), part.folds
         times_s = np.diff(folds.time_s, prepend=self.last_s)
-        self._sum(self.batches.seconds, folds.fold, times_s)
-        self._sum(self.batches.minibatches, rows.fold, rows.steps)
-        self._sum(self.batches.contributions, rows.fold, np.ones(len(rows)))
-        self._sum(self.batches.staleness, rows.fold, part.staleness())
-        self._sum(self.batches.lag_s, rows.fold, part.lag_s())
+        self._sum(SECONDS, folds.fold, times_s)
+        self._sum(MINIBATCHES, rows.fold, rows.steps)
+        self._sum(CONTRIBUTIONS, rows.fold, np.ones(len(rows)))
+        self._sum(STALENESS, rows.fold, part.staleness())
+        self._sum(LAG, rows.fold, part.lag_s())
         if len(folds):
             self.last_s = float(folds.time_s[-1])
         steps = float(rows.steps.mean()) if len(rows) else 0.0
         undone = part.restarts.version - part.restarts.restored_version
-        self._sum(self.batches.minibatches, part.restarts.version - 1, -steps * undone)
+        self._sum(MINIBATCHES, part.restarts.version - 1, -steps * undone)
         end = self.first + self.size * self.count
         self.aged = float(np.maximum(end - part.in_flight().read_version, 0).sum())
 
-    def _sum(self, into: Floats, folds: NDArray[np.int64], values: NDArray[Any]) -> None:
+    def _sum(self, row: int, folds: NDArray[np.int64], values: NDArray[Any]) -> None:
         """Add ``values`` of folds to the sums of their batches."""
         place = (folds - self.first) // self.size
         inside = (place >= 0) & (place < self.count)
-        into += np.bincount(place[inside], values[inside], self.count)
+        self.batches[row] += np.bincount(place[inside], values[inside], self.count)
 
 
 COST = 1 << 20

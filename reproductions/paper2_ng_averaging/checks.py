@@ -59,13 +59,10 @@ def _simulate(config: AllReduceConfig, writer: RunWriter) -> None:
     """The finished run: sender, receiver, size, times and kind of every message."""
     reduce = AllReduce(config.collective, build_wiring(config.cluster, config.workers))
     sent = reduce.messages(np.zeros(config.workers), config.size_bytes)
-    columns = (sent.rows, sent.size_bytes, sent.sent_s, sent.arrived_s)
-    for row, size_bytes, sent_s, arrived_s in zip(*columns, strict=True):
-        names = {name: row[name] for name in ("source", "target", "adds")}
-        writer.log(
-            MESSAGE, size_bytes, fold=0, time_s=sent_s, epoch=0.0, arrived_s=arrived_s, **names
-        )
-    writer.finish("done", {"messages": len(sent.rows), "last_arrival_s": sent.arrived_s.max()})
+    for row in sent:
+        names = {name: row[name] for name in ("source", "target", "adds", "arrived_s")}
+        writer.log(MESSAGE, row["size_bytes"], fold=0, time_s=row["sent_s"], epoch=0.0, **names)
+    writer.finish("done", {"messages": len(sent), "last_arrival_s": sent["arrived_s"].max()})
 
 
 HIDDEN_GAIN = 4.0

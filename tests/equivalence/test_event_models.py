@@ -367,6 +367,6 @@ def test_an_all_reduce_on_a_network_is_that_of_a_naive_walk(cases):
         wiring = wire(network, len(ready_s))
         exchange = AllReduce(algorithm, wiring, near)
         found = exchange.messages(np.array(ready_s), size)
-        expected = walk_all_reduce(wiring, found.rows, found.size_bytes.tolist(), ready_s)
+        expected = walk_all_reduce(wiring, found, found["size_bytes"].tolist(), ready_s)
         ends_s = exchange.ends_s(ready_s, size).tolist()
         assert ends_s == pytest.approx(expected, rel=1e-9), (case, algorithm, network)

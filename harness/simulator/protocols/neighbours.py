@@ -17,7 +17,7 @@ import numpy as np
 
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import compute_seconds, own_links
-from harness.simulator.network import NO_LINK, Network, Wiring, route, wire
+from harness.simulator.network import Network, Wiring, route, wire
 
 OWN = -1
 """Row of the simulated job, behind the other J."""
@@ -88,8 +88,9 @@ def ring_uses(wiring: Wiring, begin: int, workers: int) -> tuple[Any, float]:
     # Each of the 2 (n − 1) rounds takes as long as its slowest message.
     for place in range(workers if workers > 1 else 0):
         ends = begin + place, begin + (place + 1) % workers
-        latency_s = max(latency_s, route(wiring, *ends, way))
-        np.add.at(uses, way[way != NO_LINK], 1.0)
+        way_s, links = route(wiring, *ends, way)
+        latency_s = max(latency_s, way_s)
+        np.add.at(uses, way[:links], 1.0)
     return uses, 2.0 * (workers - 1) * latency_s
 
 

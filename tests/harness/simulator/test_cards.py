@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator.cluster import WorkerGroup, Workload
+from harness.simulator.cluster import Link, WorkerGroup, Workload
 from harness.simulator.collectives import AllReduce, schedule
-from harness.simulator.network import NO_LINK, Level, Network, route, wire
+from harness.simulator.network import Level, Network, route, wire
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.simulation import Simulation
 
@@ -18,9 +18,9 @@ CARDS = Level(4, 2.0, 0.5, links=4)
 
 
 def links_of(wiring, source, target):
-    way = np.full(wiring.longest, NO_LINK, np.int64)
-    latency_s = route(wiring, source, target, way)
-    return [link for link in way.tolist() if link != NO_LINK], latency_s
+    way = np.zeros(wiring.longest, np.int64)
+    latency_s, links = route(wiring, source, target, way)
+    return way[:links].tolist(), latency_s
 
 
 def test_what_leaves_a_node_takes_the_senders_and_the_receivers_card_and_no_nvlink():
@@ -97,12 +97,14 @@ def test_a_groups_own_links_set_the_pace_of_a_ring(cluster):
     assert timeline.folds.time_s[0] == pytest.approx(1.0 + 6 * 2.0 / 2.0)
 
 
-def test_a_groups_own_links_hold_on_the_way_to_a_server(cluster):
-    """Fetches at 4 bytes/s, pushes at 1; the server's link is wide."""
-    own = WorkerGroup(2, "unit", up_bytes_per_s=1.0, down_bytes_per_s=4.0)
-    built = replace(cluster(2), network=Network((Level(1, 2.0),), server=Level()), workers=(own,))
-    timeline = Simulation(built, "parameter_server", JOB).advance(folds=2)
-    assert timeline.folds.time_s.tolist() == [8 / 4 + 1.0 + 8 / 1.0] * 2
+def test_a_groups_own_links_hold_on_the_way_to_a_server_with_or_without_a_network(cluster):
+    """A round takes the others 0.25 + 1 + 1 + 1 + 0.25 s, the slow one 0.25 + 4 + 1 + 8 + 0.25."""
+    slow = WorkerGroup(1, "unit", up_bytes_per_s=1.0, down_bytes_per_s=2.0)
+    network = Network((Level(1, 8.0, 0.25),), server=Level())
+    for parts in ({"network": network}, {"link": Link(0.25, 8.0)}):
+        built = replace(cluster(3), workers=(WorkerGroup(2, "unit"), slow), **parts)
+        timeline = Simulation(built, "parameter_server", JOB).advance(folds=7)
+        assert timeline.folds.time_s.tolist() == [3.5, 3.5, 7.0, 7.0, 10.5, 10.5, 13.5]
 
 
 @pytest.mark.parametrize(
@@ -119,8 +121,8 @@ def test_what_cannot_be_wired_is_refused(make, said):
         make()
 
 
-def test_links_of_a_group_need_a_network_with_a_link_a_worker(cluster):
-    own = (WorkerGroup(2, "unit", up_bytes_per_s=1.0),)
+def test_links_of_a_group_need_a_network_or_a_link_with_one_a_worker(cluster):
+    own, link = (WorkerGroup(2, "unit", up_bytes_per_s=1.0),), Link(sharing="fifo")
     for network in (None, Network((Level(2, 1.0),)), Network((Level(1, 1.0, duplex="half"),))):
         with pytest.raises(UserError, match=r"workers\[0\].up_bytes_per_s"):
-            replace(cluster(2), network=network, workers=own)
+            replace(cluster(2), link=link, network=network, workers=own)

@@ -91,7 +91,7 @@ def test_bytes_sent_are_those_of_theory(workers):
     each = {"ring": share, "recursive-doubling": levels, "rabenseifner": share}
     for algorithm, models in each.items():
         messages = AllReduce(algorithm, switched(workers)).messages(np.zeros(workers), SIZE)
-        by_worker = np.bincount(messages.rows["source"], messages.size_bytes, workers)
+        by_worker = np.bincount(messages["source"], messages["size_bytes"], workers)
         assert by_worker.tolist() == [models * SIZE] * workers
 
 
@@ -101,11 +101,10 @@ def delayed(algorithm, workers, straggler, sending):
     late = np.zeros(workers)
     late[straggler] = 1000.0
     plain, held_up = (reduce.messages(ready, SIZE) for ready in (np.zeros(workers), late))
-    slower = held_up.arrived_s > plain.arrived_s
-    rows = plain.rows
+    slower = held_up["arrived_s"] > plain["arrived_s"]
     return [
-        {int(worker) for end in ("source", "target") for worker in rows[end][slower & here]}
-        for here in (rows["round"] == number for number in range(int(rows["round"].max()) + 1))
+        {int(worker) for end in ("source", "target") for worker in plain[end][slower & here]}
+        for here in (plain["round"] == number for number in range(int(plain["round"].max()) + 1))
     ]
 
 

@@ -23,8 +23,8 @@ def nodes(workers=8, inside=4.0, between=1.0, sharing="fair"):
 
 def way(wiring, source, target):
     links = np.zeros(wiring.longest, np.int64)
-    latency_s = route(wiring, source, target, links)
-    return links[links >= 0].tolist(), latency_s
+    latency_s, count = route(wiring, source, target, links)
+    return links[:count].tolist(), latency_s
 
 
 FIFO, STAR = switched(sharing="fifo"), Network((Level(1, 1.0),), server=Level(1, 1.0))
