@@ -82,7 +82,7 @@ class FoldExecutor(Executor, Protocol):
 
     @property
     def loss(self) -> float:
-        """Sum of the losses of all minibatches so far."""
+        """Sum of the losses of all folded minibatches so far."""
         ...
 
     def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
@@ -120,7 +120,7 @@ CHECKPOINT_EVERY_S = 5.0
 CHECKPOINT_SHARE = 0.02
 """Largest share of the time spent on checkpoints; the interval grows with the time of one."""
 
-LAYOUT = 16
+LAYOUT = 17
 """Version of the checkpoint's content; a checkpoint of another version is not resumed from.
 
 The fields of a simulation's state are part of it: `tests/harness/experiment/test_layout.py`.

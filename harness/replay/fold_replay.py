@@ -237,12 +237,13 @@ class StaleReplay(Saved):
         states: state of each worker's replica besides its parameters.
         checkpoints: states that a failing server may restore.
         batches: number of batches computed.
-        loss: of all computed contributions, summed over rows.
+        losses: of each contribution, summed over rows, ``[slots]``.
+        loss: of all folded contributions.
     """
 
     SAVED = (
-        *("server", "replicas", "contributions", "loss", "in_flight", "restarts", "pending"),
-        *("memories", "passes", "latest", "checkpoints", "states", "batches", "_free"),
+        *("server", "replicas", "contributions", "losses", "loss", "in_flight", "restarts"),
+        *("pending", "memories", "passes", "latest", "checkpoints", "states", "batches", "_free"),
     )
 
     algorithm: Algorithm
@@ -263,6 +264,7 @@ class StaleReplay(Saved):
     checkpoints: ServerStates = field(default_factory=ServerStates)
     states: ReplicaStates = field(init=False)
     batches: int = 0
+    losses: Tensor = field(init=False)
     loss: Tensor = field(init=False)
     _free: list[int] = field(init=False)
     _rate: float = field(default=0.0, init=False)
@@ -273,7 +275,8 @@ class StaleReplay(Saved):
         model = self.server.model
         self.replicas = model.new_zeros(self.slots, model.numel())
         self.contributions = torch.zeros_like(self.replicas)
-        self.loss = model.new_zeros((), dtype=torch.float64)
+        self.losses = model.new_zeros(self.slots, dtype=torch.float64)
+        self.loss = self.losses.new_zeros(())
         self._free = list(range(self.slots))
 
     @torch.no_grad()
@@ -309,6 +312,7 @@ class StaleReplay(Saved):
             while any(waiting.slot in slots for waiting in self.pending):
                 self._compute(dict(keys))
             self.states.fold(keys)
+            self.loss += rows(self.losses, slots).sum()
             for key in keys:
                 heappush(self._free, self.in_flight.pop(key))
             # Versions since the read, and restarts: each restores an older model.
@@ -442,9 +446,13 @@ class StaleReplay(Saved):
         # A pass begins with a contribution computed in it: a read may still be lost.
         self.latest |= dict.fromkeys(workers, batch[0].passes)
         self.states.send([waiting.key for waiting in batch])
-        if self.alone or not is_contiguous(slots):
-            self.contributions[torch.tensor(slots, device=out.device)] = out
-        self.loss += losses.sum(dtype=torch.float64)
+        if not is_contiguous(slots):
+            places = torch.tensor(slots, device=out.device)
+            self.contributions[places], self.losses[places] = out, losses.to(self.losses)
+        else:
+            rows(self.losses, slots).copy_(losses)
+            if self.alone:
+                rows(self.contributions, slots).copy_(out)
         self.batches += 1
 
 

@@ -39,12 +39,6 @@ def test_backups_make_rounds_shorter(run):
     assert ends[0] > 1.2 * ends[1] > 1.2 * ends[2]
 
 
-def test_time_that_cannot_pass_is_an_error(cluster, free_job):
-    machine = cluster(3, compute_s=0.0)
-    with pytest.raises(UserError, match="no time passes"):
-        Simulation(machine, BackupWorkers(1), free_job, 3).advance(seconds=1.0)
-
-
 def test_as_many_backups_as_workers_are_refused_and_one_worker_alone_is_waited_for(run):
     for backups in (5, 7):
         with pytest.raises(UserError, match=f"backups: {backups} .* 5 workers; allowed: at most 4"):
