@@ -48,8 +48,8 @@ from harness.simulator.events import kernel
 from harness.simulator.protocols import absences, all_reduce, rounds
 from harness.simulator.protocols.contract import Handing, Limits
 from harness.simulator.protocols.neighbours import Neighbours, new_neighbours
+from harness.simulator.protocols.record import Stage, contributions_of, spans_of
 from harness.simulator.protocols.rounds import TASK, InRounds, Record
-from harness.simulator.protocols.rows import Stage, contributions_of, spans_of
 from harness.simulator.timeline import IN_FLIGHT, Contributions, Spans
 
 WELL, MISSED, RESTARTING = range(3)

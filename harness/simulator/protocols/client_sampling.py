@@ -34,8 +34,8 @@ from harness.simulator.protocols import rounds
 from harness.simulator.protocols.absences import Absences, new_absences, select_readers
 from harness.simulator.protocols.all_reduce import coding_s, network_of, wire_bytes
 from harness.simulator.protocols.contract import Limits
+from harness.simulator.protocols.record import Stage
 from harness.simulator.protocols.rounds import InRounds, Record
-from harness.simulator.protocols.rows import Stage
 from harness.simulator.timeline import IN_FLIGHT
 
 CLOCK = np.dtype([*rounds.ROUND_FIELDS, ("drawn", np.int64), ("round_s", np.float64)])

@@ -30,7 +30,7 @@ from harness.simulator.costs import Costs
 from harness.simulator.protocols import asynchronous, record
 from harness.simulator.protocols import state as server_state
 from harness.simulator.protocols.contract import Handing, Limits, TimingProtocol
-from harness.simulator.protocols.rows import rows_under_way
+from harness.simulator.protocols.record import rows_under_way
 from harness.simulator.protocols.state import Rules, State
 from harness.simulator.timeline import Contributions, Timeline
 

@@ -20,7 +20,7 @@ from harness.simulator.events import kernel
 from harness.simulator.protocols import contract
 from harness.simulator.protocols.absences import NOBODY, begin, next_strike_s, strike
 from harness.simulator.protocols.contract import Limits, TimingProtocol
-from harness.simulator.protocols.rows import ROW, Stage, contributions_of, spans_of
+from harness.simulator.protocols.record import ROW, Stage, contributions_of, spans_of
 from harness.simulator.timeline import KINDS, LOST, Contributions, Folds, Restarts, Spans, Timeline
 
 ROUND_FIELDS = (
