@@ -8,11 +8,12 @@ training job that timing depends on.
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -448,12 +449,8 @@ class Cluster(Spec):
 
     def group_of(self, worker: int) -> WorkerGroup:
         """The group of a worker; worker numbers beyond the last repeat the groups."""
-        place = worker % self.size
-        for group in self.workers:
-            if place < group.count:
-                return group
-            place -= group.count
-        raise IndexError(worker)
+        ends = list(accumulate(group.count for group in self.workers))
+        return self.workers[bisect(ends, worker % self.size)]
 
 
 def load_cluster(path: str | Path) -> Cluster:

@@ -205,13 +205,8 @@ def two_level(workers: int, group: int) -> tuple[int, Rounds]:
         starts = [block + (home + shift - step) % groups for step in range(groups - 1)]
         return [_round(rank, across, start, 1, adds) for start in starts]
 
-    rounds = (
-        rounds_within(0, True)
-        + rounds_between(0, True)
-        + rounds_between(1, False)
-        + rounds_within(1, False)
-    )
-    return workers, rounds
+    up = rounds_within(0, True) + rounds_between(0, True)
+    return workers, up + rounds_between(1, False) + rounds_within(1, False)
 
 
 def gather(workers: int, group: int) -> tuple[int, Rounds]:

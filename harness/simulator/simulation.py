@@ -71,10 +71,8 @@ def load_protocols() -> dict[str, type[TimingProtocol]]:
 
     Of equal names the built-in one counts.
     """
-    table = entries("protocols")
-    protocols: dict[str, type[TimingProtocol]] = {
-        name: entry.load() for name, entry in table.items() if entry.ours
-    }
+    ours = {name: entry for name, entry in entries("protocols").items() if entry.ours}
+    protocols: dict[str, type[TimingProtocol]] = {name: ours[name].load() for name in ours}
     load_plugins("protocols")
     for kind in dataclasses_below(TimingProtocol):
         protocols.setdefault(kind.name, kind)
@@ -83,12 +81,10 @@ def load_protocols() -> dict[str, type[TimingProtocol]]:
 
 def _check_abilities(cluster: Cluster, protocol: TimingProtocol) -> None:
     """Reject a cluster that needs an undeclared ability, and name protocols that have it."""
+    wired = "network.server" if cluster.network else "workers.up_bytes_per_s"
     needs: dict[str, tuple[Ability, bool]] = {
         "faults": ("faults", bool(cluster.faults)),
-        "network.server" if cluster.network else "workers.up_bytes_per_s": (
-            "network",
-            server_network(cluster) is not None,
-        ),
+        wired: ("network", server_network(cluster) is not None),
         "compression": ("compression", cluster.compression is not None),
         "notice_s": ("notice", any(fault.notice_s for fault in cluster.faults)),
         "checkpoints": ("checkpoints", cluster.checkpoints is not None),

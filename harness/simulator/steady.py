@@ -134,7 +134,8 @@ def long_run(
         batches = np.concatenate([batches, stretch.batches], axis=1)
         # In flight at the end of the stretch, less what was in flight at its beginning.
         older, aged = stretch.aged - aged, stretch.aged
-        figures = _estimate_long_run(batches, size, samples, older / stretch.folded, least_s)
+        older /= max(float(stretch.batches[CONTRIBUTIONS].sum()), 1.0)
+        figures = _estimate_long_run(batches, size, samples, older, least_s)
         streak = streak + 1 if figures.reached else 0
         # Without staleness folds are independent, so one narrow interval suffices.
         if streak >= (1 if samples.largest[0] == 0.0 else IN_A_ROW) or 2 * samples.seen > most:
@@ -354,11 +355,6 @@ class Stretch:
         self.first, self.last_s, self.size, self.count = begin, start_s, size, count
         self.batches = np.zeros((ROWS, count))
         self.aged = 0.0
-
-    @property
-    def folded(self) -> float:
-        """Number of contributions folded, at least 1."""
-        return max(float(self.batches[CONTRIBUTIONS].sum()), 1.0)
 
     def add(self, part: Timeline) -> None:
         """Add the folds of a part; the last part has the contributions in flight."""

@@ -44,15 +44,6 @@ def _schema(types: dict[str, str]) -> pa.Schema:
     return pa.schema([(name, pa.type_for_alias(kind)) for name, kind in kinds.items()])
 
 
-def _own_types(timeline: Timeline) -> dict[str, str]:
-    """Types of the columns of a protocol's own tables."""
-    return {
-        f"{table}.{name}": column.dtype.name
-        for table, rows in timeline.own.items()
-        for name, column in rows.columns().items()
-    }
-
-
 def save_timeline(timeline: Timeline, path: str | Path) -> str:
     """Write one Parquet file, and return its SHA-256 (`Timeline.sha256`).
 
@@ -61,7 +52,12 @@ def save_timeline(timeline: Timeline, path: str | Path) -> str:
     """
     from pyarrow.parquet import ParquetWriter
 
-    schema, sha256 = _schema(_own_types(timeline)), timeline.sha256()
+    own_types = {
+        f"{table}.{name}": column.dtype.name
+        for table, rows in timeline.own.items()
+        for name, column in rows.columns().items()
+    }
+    schema, sha256 = _schema(own_types), timeline.sha256()
     tables = timeline.tables() | {"contributions": timeline.folded()}
     unfolded = [("contributions", rows) for rows in (timeline.lost(), timeline.in_flight())]
     try:
