@@ -338,7 +338,7 @@ def _equal(table: Table, best: Row, others: Sequence[Row]) -> str:
     if not equal:
         return ""
     more = f" and {len(equal) - MOST_NAMED} more" if len(equal) > MOST_NAMED else ""
-    return f"As fast, as far as these seeds show: {', '.join(equal[:MOST_NAMED])}{more}."
+    return f"Not told apart by these seeds: {', '.join(equal[:MOST_NAMED])}{more}."
 
 
 def _enough(table: Table, best: Row) -> str:
