@@ -73,7 +73,8 @@ class OneServer(TimingProtocol):
         room = min(room, max(1, MOST_PIECES // size)) if size > 1 else room
         folded = room * size if is_round else room
         losses = folded + len(state.slots) if is_round or len(state.occurrences) else 0
-        rounds = room if is_round else 0
+        # A round may have a single contribution, if most workers are absent.
+        rounds = folded if is_round else 0
         rows = record.space(folded, spans, losses, len(state.shards.queues), rounds)
         reason = asynchronous.run(state, costs, rules, limits, rows)
         # Half of the range, since the test comes after the events of a call.

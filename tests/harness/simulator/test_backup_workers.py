@@ -31,11 +31,7 @@ def test_a_synchronous_round_lasts_as_long_as_the_slowest(run):
 
 
 def test_backups_make_rounds_shorter(run):
-    ends = []
-    for backups in (0, 1, 3):
-        simulation = run(10, backups)
-        simulation.advance(folds=500)
-        ends.append(simulation.now_s)
+    ends = [run(10, backups).advance(folds=500).folds.time_s[-1] for backups in (0, 1, 3)]
     assert ends[0] > 1.2 * ends[1] > 1.2 * ends[2]
 
 
@@ -57,6 +53,12 @@ def test_copies_of_a_round_follow_one_another_on_a_shared_link(run):
     """Of N workers the last has the model after N copies; its push, and its fold, come last."""
     simulation = run(5, 0, {"copy_s": 0.25, "fold_s": 0.125, "sharing": "fifo"})
     assert simulation.advance(folds=3).folds.time_s.tolist() == [2.625, 5.25, 7.875]
+
+
+def test_rounds_of_the_only_worker_that_is_present_are_all_recorded(cluster, unit_job):
+    absent = (Fault("late", workers=tuple(range(1, 8)), at_s=(1e9,)),)
+    simulation = Simulation(cluster(8, faults=absent), BackupWorkers(0), unit_job, 8)
+    assert len(simulation.advance(seconds=200_000.0).folds) == 200_000
 
 
 def test_a_round_takes_a_lost_message_when_it_is_sent_again(cluster, unit_job):
