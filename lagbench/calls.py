@@ -20,11 +20,10 @@ from harness.base.errors import (
     rename,
 )
 from harness.base.log import LOG
-from harness.base.reads import Reads, watch
-from harness.experiment.cluster_notes import describe_idle, load_bundled
-from harness.experiment.experiment import Task
+from harness.base.reads import Reads, describe_idle, watch
 from harness.experiment.methods import Asked, method_of, protocol_of, several
 from harness.experiment.run import Runner, idle_lines, repeat_lines
+from harness.experiment.task import Task
 from harness.judge.comparison import build_table
 from harness.modules import trained
 from harness.modules.call import Call, Model, cluster_of
@@ -42,7 +41,7 @@ from harness.search.advice import expand, worker_counts
 from harness.search.break_search import Search, ToleranceSearch
 from harness.search.comparison import Grid, Rates
 from harness.search.knobs import knob_of
-from harness.simulator.cluster import Cluster, Workload
+from harness.simulator.cluster import Cluster, Workload, load_bundled
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.simulation import Simulation
 from harness.simulator.timeline import Timeline

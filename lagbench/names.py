@@ -23,13 +23,13 @@ from harness.algorithms.schedules import Steps as Steps
 from harness.algorithms.schedules import Warmup as Warmup
 from harness.base.errors import UserError as UserError
 from harness.experiment.experiment import Experiment as Experiment
-from harness.experiment.experiment import Judged as Judged
-from harness.experiment.experiment import Problem as Problem
 from harness.experiment.experiment import Stage as Stage
-from harness.experiment.experiment import Task as Task
 from harness.experiment.methods import Method as Method
 from harness.experiment.run import run as run
 from harness.experiment.run import run_all as run_all
+from harness.experiment.task import Judged as Judged
+from harness.experiment.task import Problem as Problem
+from harness.experiment.task import Task as Task
 from harness.modules.call import cluster_of as cluster_of
 from harness.modules.parts import dirichlet as dirichlet
 from harness.modules.settings import Settings as Settings

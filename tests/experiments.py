@@ -4,7 +4,8 @@ from typing import Any
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant
-from harness.experiment.experiment import Experiment, Task, split_table
+from harness.experiment.experiment import Experiment
+from harness.experiment.task import Task, split_table
 from harness.speech.protocol import Sequence
 from harness.speech.sequence_task import Sequences
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from types import FrameType
@@ -26,6 +26,9 @@ GENERATED = ("__init__", "__eq__", "__hash__", "__repr__", "trouble")
 
 IDENTITY = ("to_dict", "to_identity", "plain", "plain_fields", "<dictcomp>", "<listcomp>")
 """Functions that convert settings to plain values, and what they call in these."""
+
+REMARKS = ("name", "source", "peak_flops_per_s")
+"""Keys of a cluster file that are for its reader."""
 
 Key = tuple[type, str]
 """A class and the name of its field."""
@@ -188,3 +191,9 @@ def watch(reads: Reads) -> Generator[Reads]:
 def unread_keys(name: str) -> list[str] | None:
     """The unread keys of a run that is watched; None if it is not."""
     return next((reads.unread() for reads in _watched if reads.name == name), None)
+
+
+def describe_idle(keys: Sequence[Collection[str]]) -> list[str]:
+    """A line for each key without effect on any of several simulations."""
+    common = [key for key in keys[0] if all(key in group for group in keys)] if keys else []
+    return [f"no effect: {key}" for key in common if not key.endswith(REMARKS)]

@@ -63,11 +63,10 @@ def _print_plan(arguments: argparse.Namespace, build_table: BuildTable) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Print the prediction of a run."""
-    from harness.base.reads import Reads, watch
-    from harness.experiment.cluster_notes import describe_idle, load_bundled
+    from harness.base.reads import Reads, describe_idle, watch
     from harness.experiment.run_file import load_folds
     from harness.fidelity.predict import prediction
-    from harness.simulator.cluster import load_cluster
+    from harness.simulator.cluster import load_bundled, load_cluster
 
     if arguments.out is not None:
         raise UserError(f"--out {arguments.out}: for a plan; {arguments.file} is a run")

@@ -12,7 +12,7 @@ from pathlib import Path
 from harness import argument_types
 from harness.base.errors import EXIT_DONE, UserError
 from harness.base.log import say
-from harness.base.reads import Reads, watch
+from harness.base.reads import Reads, describe_idle, watch
 from harness.base.registry import cluster_file, describe_choices
 from harness.cli import Parser
 from harness.commands import protocols
@@ -29,12 +29,13 @@ from harness.commands.timing import (
     table,
     warnings,
 )
-from harness.experiment.cluster_notes import (
+from harness.simulator.cluster import (
+    MOST_WORKERS,
+    Cluster,
+    Workload,
     describe_doubts,
-    describe_idle,
     load_bundled,
 )
-from harness.simulator.cluster import MOST_WORKERS, Cluster, Workload
 from harness.simulator.costs import bare_throughput_per_s
 from harness.simulator.protocols.contract import TimingProtocol
 

@@ -20,7 +20,7 @@ from harness.algorithms.saved import Arrays
 from harness.algorithms.schedules import Halving, Hand, Pace, trial_losses
 from harness.base.errors import UserError
 from harness.experiment.contract import Progress, Watch
-from harness.experiment.experiment import AnyExperiment, Problem
+from harness.experiment.experiment import AnyExperiment
 from harness.experiment.loop import (
     Diverged,
     FoldExecutor,
@@ -28,6 +28,7 @@ from harness.experiment.loop import (
     Training,
     describe_divergence,
 )
+from harness.experiment.task import Problem
 from harness.simulator.timeline import Timeline, concat
 from harness.store.schema import STATE, Outcome
 from harness.tasks.order import Laid, Minibatches

@@ -26,7 +26,8 @@ from harness.algorithms.saved import Arrays, Saved, pack, to_array, unpack
 from harness.base.errors import Damaged, UserError
 from harness.base.log import LOG
 from harness.base.seeds import SHORT
-from harness.experiment.experiment import AnyExperiment, Problem
+from harness.experiment.experiment import AnyExperiment
+from harness.experiment.task import Problem
 from harness.networks.contract import State, StatefulNetwork
 from harness.replay.fold_replay import StaleReplay
 from harness.replay.sharded_replay import ShardedReplay

@@ -14,7 +14,15 @@ import re
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Generator,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -38,10 +46,9 @@ from harness.base.log import LOG
 from harness.base.seeds import SHORT, identity
 from harness.base.settings import check_device
 from harness.experiment import loop
-from harness.experiment.cluster_notes import describe_equal, describe_idle, load_bundled
 from harness.experiment.contract import EXECUTED, Configuration, Watch, ignore
 from harness.experiment.display import Display, Tally
-from harness.experiment.experiment import AnyExperiment, Experiment, OwnLoop
+from harness.experiment.experiment import AnyExperiment, Experiment
 from harness.experiment.folds import FoldTraining
 from harness.experiment.loop import SimulationExecutor
 from harness.experiment.pools import (
@@ -52,6 +59,8 @@ from harness.experiment.pools import (
     open_executor,
     tell,
 )
+from harness.experiment.task import OwnLoop
+from harness.simulator.cluster import Cluster, load_bundled
 from harness.store import DEFAULT_STORE, AlreadyFinished, Run, Store
 from harness.store.schema import CHECKPOINT, UNREAD
 
@@ -486,4 +495,15 @@ def idle_lines(runs: Iterable[Run]) -> list[str]:
     if len(lists) < len(keys):
         return []
     # A step's counts are nothing that a user has set.
-    return [line for line in describe_idle(lists) if "task.work." not in line]
+    return [line for line in reads.describe_idle(lists) if "task.work." not in line]
+
+
+def describe_equal(machine: Cluster, workers: int) -> Iterator[str]:
+    """A line if asynchronous workers are so equal that all of them fold at the same instants."""
+    usual = Cluster(machine.name, machine.devices, machine.workers)
+    parts = "jitter", "stragglers", "server", "host", "network", "faults", "heterogeneity_cv"
+    is_equal = all(getattr(machine, part) == getattr(usual, part) for part in parts)
+    if is_equal and len(machine.workers) == 1 < workers and machine.link.sharing == "none":
+        text = f"{machine.name}: workers are exactly equal, arrive at one instant and read after"
+        effect = f"the last fold: staleness {(workers - 1) / 2:g} instead of {workers - 1}"
+        yield f"{text} {effect}; step_cv=0.01 (jitter) lets them differ"

@@ -34,14 +34,8 @@ from harness.experiment.contract import (
     Table,
 )
 from harness.experiment.digests import OWN
-from harness.experiment.experiment import (
-    AnyExperiment,
-    Experiment,
-    OwnLoop,
-    Task,
-    complete_protocol,
-    split_table,
-)
+from harness.experiment.experiment import AnyExperiment, Experiment, complete_protocol
+from harness.experiment.task import OwnLoop, Task, split_table
 from harness.simulator.cluster import Cluster, load_cluster
 from harness.simulator.simulation import load_protocol
 from harness.store import Run

@@ -8,8 +8,9 @@ from itertools import accumulate
 from typing import Any
 
 from harness.algorithms.diloco import EagerDiLoCo
-from harness.experiment.experiment import AnyExperiment, Pieces
+from harness.experiment.experiment import AnyExperiment
 from harness.experiment.folds import SEARCH, Boundaries
+from harness.experiment.task import Pieces
 from harness.simulator.simulation import Simulation
 from harness.simulator.steady import Estimate, steady_estimate
 from harness.simulator.timeline import Timeline, concat

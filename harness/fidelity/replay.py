@@ -14,10 +14,11 @@ import torch
 from harness.base.errors import UserError
 from harness.base.registry import load_plugins
 from harness.experiment.contract import EXECUTED, OPTIMIZED, Progress, Watch
-from harness.experiment.experiment import AnyExperiment, OwnLoop
+from harness.experiment.experiment import AnyExperiment
 from harness.experiment.loop import TimelineExecutor
 from harness.experiment.run import run as execute
 from harness.experiment.run_file import load_run, restore
+from harness.experiment.task import OwnLoop
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Run, Store, folder_of_run
 from harness.store.schema import TIMELINE

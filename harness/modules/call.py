@@ -22,12 +22,12 @@ from harness.algorithms.torch_optimizers import Grouped
 from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.base.registry import cluster_file
-from harness.experiment.cluster_notes import describe_doubts
-from harness.experiment.experiment import AnyExperiment, Experiment, Stage, Task
+from harness.experiment.experiment import AnyExperiment, Experiment, Stage
 from harness.experiment.methods import Asked, Method, method_of, several, with_optimizer
 from harness.experiment.pools import Parcel, Submission
 from harness.experiment.pools import check as check_executor
 from harness.experiment.run import Runner, idle_lines, repeat_lines, resolve
+from harness.experiment.task import Task
 from harness.judge.comparison import Impossible
 from harness.modules.network import AskedLoss, GradientRules, copy_module
 from harness.modules.parts import ModuleParts
@@ -49,7 +49,7 @@ from harness.modules.task import Module, charge, check_charge, problem_of, remar
 from harness.modules.trained import describe_module
 from harness.search.advice import AdviceOutcome, AdviceSearch, make_plan
 from harness.search.comparison import Grid, Rates
-from harness.simulator.cluster import Cluster, Workload, load_cluster
+from harness.simulator.cluster import Cluster, Workload, describe_doubts, load_cluster
 from harness.store import Cell, Store
 from harness.store.files import writable_folder
 

@@ -29,7 +29,8 @@ from harness.experiment.contract import (
     Watch,
     ignore,
 )
-from harness.experiment.experiment import AnyExperiment, Experiment, Judged, Problem, Task, plain
+from harness.experiment.experiment import AnyExperiment, Experiment, plain
+from harness.experiment.task import Judged, Problem, Task
 from harness.modules.buffers import deploy, describe_buffers
 from harness.modules.evaluation import (
     LOSS,

@@ -19,10 +19,11 @@ from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.base.log import say
 from harness.base.seeds import identity
 from harness.experiment.contract import Say
-from harness.experiment.experiment import AnyExperiment, Problem
+from harness.experiment.experiment import AnyExperiment
 from harness.experiment.run import identity_config, resolve
 from harness.experiment.run import run as execute
 from harness.experiment.run_file import load_folds
+from harness.experiment.task import Problem
 from harness.networks.contract import StatefulNetwork
 from harness.processes.group import GOES_ON, LISTENING, SECRET, SERVER_RANK, Group, allow_files
 from harness.processes.rounds import Rounds

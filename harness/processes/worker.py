@@ -17,7 +17,8 @@ from safetensors.torch import load, save  # pyright: ignore[reportUnknownVariabl
 from torch import Tensor
 
 from harness.algorithms.contract import LocalWork, Memory
-from harness.experiment.experiment import AnyExperiment, Problem
+from harness.experiment.experiment import AnyExperiment
+from harness.experiment.task import Problem
 from harness.processes.transport import Body, Header, Kind, Link, MalformedMessage, ServerGone, fill
 from harness.simulator.costs import Costs, computation_s, costs_of, folding_s
 

@@ -14,7 +14,8 @@ from harness.base.errors import UserError, name_error
 from harness.base.registry import find_object
 from harness.base.settings import build, name_keys, setting
 from harness.experiment.contract import TASK, RunRequest, Table, Watch, ignore
-from harness.experiment.experiment import AnyExperiment, Experiment, Judged, Opened, OwnLoop
+from harness.experiment.experiment import AnyExperiment, Experiment
+from harness.experiment.task import Judged, Opened, OwnLoop
 from harness.rollouts.losses import Decoupled, Loss
 from harness.rollouts.own import NO_START, OwnProblems, loss_of, policy_of, problems_of
 from harness.rollouts.problems import Addition, Problems

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from harness.base.errors import UserError, name_error
+from harness.base.registry import find_bundled
 from harness.base.settings import (
     GREATEST_DURATION_S,
     Spec,
@@ -462,6 +464,17 @@ def load_cluster(path: str | Path) -> Cluster:
     return cluster_from(load_toml(path), Path(path))
 
 
+@cache
+def load_bundled(name: str) -> Cluster | None:
+    """The bundled cluster with this ``name`` in its file; None if there is none that is right."""
+    for path in find_bundled("cluster").values():
+        # a plugin's file that is wrong is told where it is asked for
+        with suppress(UserError):
+            if load_toml(path).get("name") == name:
+                return load_cluster(path)
+    return None
+
+
 def cluster_from(table: dict[str, object], path: Path) -> Cluster:
     """The cluster that the tables of a file describe.
 
@@ -586,11 +599,6 @@ class Device(Spec):
         moving_s = 0.0 if memory is None else workload.moved_bytes / memory
         return max(self.launch_s, launched_s) + moving_s + workload.minibatch_flops / rate
 
-    def is_too_quick(self, workload: Workload) -> bool:
-        """Whether a minibatch without any launches takes less time than they would."""
-        launched = self.launch_s > 0.0 or workload.operators > 0.0
-        return not launched and 0.0 < self.minibatch_s(workload) < LEAST_STEP_S
-
 
 @cache
 def catalogue() -> Mapping[str, Device]:
@@ -666,3 +674,20 @@ class Workload(Spec):
             flops_per_frame=float(6 * sum(weights) - 2 * weights[0]),
             parameter_bytes=float(4 * (sum(weights) + sum(layer_sizes[1:]))),
         )
+
+
+def describe_doubts(machine: Cluster, work: Workload) -> Iterator[str]:
+    """A line for each device that lacks a rate, or whose step is shorter than a launch can be."""
+    for name, device in machine.devices.items():
+        if work.moved_bytes and device.memory_bytes_per_s is None:
+            doubt = "moving data in memory takes no time on it without memory_bytes_per_s"
+            yield f"devices.{name}: {doubt}"
+        seconds = device.minibatch_s(work)
+        launched = device.launch_s > 0.0 or work.operators > 0.0
+        if not launched and 0.0 < seconds < LEAST_STEP_S:
+            least = f"{1e6 * LEAST_STEP_S:.0f} µs or more, and launch_s is 0"
+        elif 0.0 < seconds < LAUNCH_S:
+            least = f"{1e6 * LAUNCH_S:.0f} µs for a single kernel"
+        else:
+            continue
+        yield f"devices.{name}: a step takes {1e6 * seconds:.2g} µs; its launches take {least}"

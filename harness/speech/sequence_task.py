@@ -21,8 +21,9 @@ from harness.experiment.contract import (
     Watch,
     ignore,
 )
-from harness.experiment.experiment import AnyExperiment, Experiment, Judged, Opened, OwnLoop
+from harness.experiment.experiment import AnyExperiment, Experiment
 from harness.experiment.run import run
+from harness.experiment.task import Judged, Opened, OwnLoop
 from harness.networks.feedforward import denormals_flushed
 from harness.simulator.cluster import Workload
 from harness.simulator.protocols.contract import TimingProtocol

@@ -40,8 +40,9 @@ from harness.experiment.contract import (
     Watch,
     ignore,
 )
-from harness.experiment.experiment import Experiment, Judged, Pieces, Problem, Task, plain
+from harness.experiment.experiment import Experiment, plain
 from harness.experiment.run import run
+from harness.experiment.task import Judged, Pieces, Problem, Task
 from harness.networks.feedforward import (
     Activation,
     Dnn,

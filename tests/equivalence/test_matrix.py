@@ -21,8 +21,9 @@ from torch import Tensor
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import Constant
 from harness.base.errors import UserError
-from harness.experiment.experiment import Experiment, Problem, Stage, Task
+from harness.experiment.experiment import Experiment, Stage
 from harness.experiment.loop import SimulationExecutor
+from harness.experiment.task import Problem, Task
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.replay.sharded_replay import ShardedReplay

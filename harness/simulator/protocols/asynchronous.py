@@ -3,8 +3,9 @@
 Order of events at one instant: departures from fair links, folds, arrivals, messages that are sent
 next or again, ends of computing, ends of fetching, faults, returns, reads.
 
-A contribution is read, fetched, computed, sent, queued and folded. Only those stages are events
-that other events can precede. The functions follow that order: the loop, reads, messages, folds.
+A contribution is read, fetched, computed, sent, queued and folded. The end of a stage is an event
+where another event can come before it. The functions follow that order: the loop, reads, messages,
+folds.
 
 With several shards a push is one message for each, with its piece of the parameters, and on a
 network a fetch is one from each. A contribution has one message in flight at a time: the next is
@@ -40,7 +41,7 @@ from harness.simulator.protocols.state import Rules, Shards, State
 def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record) -> int:
     """Advance ``state`` until a limit is met or the record is full; returns the reason."""
     clock, counts = state.clock[0], record.counts
-    room = len(record.worker) - needed(state, rules)
+    room = len(record.worker) - server.rows_of_fold(rules, len(state.workers))
     if clock.begun == 0:
         begin(state, costs, rules)
     while clock.version < limits.version:
@@ -72,17 +73,8 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
         elif fold_s <= event_s and rules.backups >= 0:
             end_round(state, costs, rules, record)
         elif fold_s <= event_s:
-            number = fold(state, costs, rules, record, events.take(state.folds)[1])
+            fold(state, costs, rules, record)
             clock.version += 1
-            if number >= 0:
-                # Mostly nothing else is left of this instant: then the worker reads at once.
-                link_s = links.next_departure_s(state.links, clock.now_s)
-                next_s = min(link_s, events.head_s(state.folds), state.events[1].time_s)
-                is_last = state.readers.counts[WAIT] == 0 and next_s > clock.now_s
-                if is_last and not rules.asks and clock.version < limits.version:
-                    read(state, costs, rules, limits, number)
-                else:
-                    server.schedule_read(state, number)
             if rules.asks and may_begin(state, rules, limits):
                 server.wake(state)  # the fold may change the answer for those that wait
         else:
@@ -138,6 +130,7 @@ def answer(state: State, costs: Costs, rules: Rules, limits: Limits, workers: An
             server.become(state, number, server.PARKED)
     for place in range(len(workers)):
         server.become(state, workers[place], server.ABOUT_TO_READ)
+    for place in range(len(workers)):
         read(state, costs, rules, limits, workers[place])
 
 
@@ -218,12 +211,9 @@ def take(state: State, costs: Costs, rules: Rules, number: int, place: int) -> N
 
 
 @part
-def fold(state: State, costs: Costs, rules: Rules, record: Record, place: int) -> int:
-    """Fold a contribution, which leaves room at the server; the caller counts the version.
-
-    Returns:
-        The worker, if it may read now, else −1.
-    """
+def fold(state: State, costs: Costs, rules: Rules, record: Record) -> None:
+    """Fold the first contribution of the queue; the caller counts the version."""
+    place = events.take(state.folds)[1]
     clock, slot = state.clock[0], state.slots[place]
     number, worker = slot.worker, state.workers[slot.worker]
     # First: checkpoints up to this instant do not contain this fold.
@@ -237,11 +227,9 @@ def fold(state: State, costs: Costs, rules: Rules, record: Record, place: int) -
     slot.phase = server.FREE
     end_of(state, rules, number)
     worker.folds += 1
-    if rules.bound >= 0 and worker.status != server.AWAY and worker.folds == clock.least + 1:
+    if worker.status != server.AWAY and worker.folds == clock.least + 1:
         server.leave_least(state, rules)
-    if worker.status == server.ENGAGED and worker.computing == 0:
-        return number
-    return -1
+    server.resume(state, number)
 
 
 @kernel
@@ -258,9 +246,7 @@ def on_departure(state: State, costs: Costs, rules: Rules) -> None:
     else:
         # Lost meanwhile: its slot was taken only until its message left the links.
         slot.phase = server.FREE
-        worker = state.workers[slot.worker]
-        if worker.status == server.ENGAGED and worker.computing == 0:
-            server.schedule_read(state, slot.worker)
+        server.resume(state, slot.worker)
 
 
 @kernel
@@ -312,7 +298,7 @@ def on_fetch(
     slot = state.slots[place]
     if slot.sent < fetches(state, rules):
         server.plan(state, place, departs_s, server.SEND)
-    # Without other ways to begin, ends of computing are planned in the order of arrivals.
+    # Where arrivals are the only beginnings of computing, its end is planned right away.
     elif state.links.sharing < FAIR or (rules.fetch_every == 1 and rules.shards == 1):
         compute(state, costs, rules, place, arrives_s + links.staging_s(state.links, slot.load))
     else:
@@ -459,17 +445,12 @@ def on_arrival(
         check_round(state, rules)
 
 
-@part
-def needed(state: State, rules: Rules) -> int:
-    """Number of contributions that complete a fold."""
-    return 1 if rules.backups < 0 else max(1, len(state.workers) - rules.backups)
-
-
 @kernel
 def check_round(state: State, rules: Rules) -> None:
     """Let the round end once it has all contributions that it needs or that can still come."""
     clock = state.clock[0]
-    if clock.taken == needed(state, rules) or (clock.coming == 0 and clock.taken > 0):
+    is_full = clock.taken == server.rows_of_fold(rules, len(state.workers))
+    if is_full or (clock.coming == 0 and clock.taken > 0):
         clock.round_s = min(clock.round_s, max(clock.server_free_s, clock.now_s))
 
 
@@ -489,9 +470,7 @@ def end_round(state: State, costs: Costs, rules: Rules, record: Record) -> None:
     """Fold a round's contributions; all that have waited read, in the order of their arrival."""
     clock = state.clock[0]
     while state.folds.counts[WAIT] > 0:
-        number = fold(state, costs, rules, record, events.take(state.folds)[1])
-        if number >= 0:
-            server.schedule_read(state, number)
+        fold(state, costs, rules, record)
     while state.late.counts[WAIT] > 0:
         server.schedule_read(state, events.take(state.late)[1])
     row = record.rounds[record.counts[3]]
@@ -610,12 +589,11 @@ def fail(
         if state.slots[place].phase == server.AT_SERVER:
             number = state.slots[place].worker
             lose(state, costs, rules, limits, record, place)
-            worker = state.workers[number]
-            if worker.status == server.HELD:  # by its contributions in flight: it may read now
+            if state.workers[number].status == server.HELD:
+                # By its contributions in flight: it may read now.
                 events.scratch(state.held, number)
                 server.schedule_read(state, number)
-            elif worker.status == server.ENGAGED and worker.computing == 0:
-                server.schedule_read(state, number)
+            server.resume(state, number)
 
 
 @kernel
@@ -647,6 +625,8 @@ def go(state: State, rules: Rules, number: int, until_s: float) -> None:
         server.plan(state, leaf, until_s, server.RETURNED)
     if worker.folds == state.clock[0].least:
         server.leave_least(state, rules)
+    if rules.asks:  # of fewer workers, the rule may allow others
+        server.wake(state)
 
 
 @kernel

@@ -3,8 +3,8 @@
 Reads, computations, copies, queues, folds, faults and losses are those of `parameter_server`, on
 any link or network. When workers are about to read, after all other events of the instant, the
 rule is asked, worker by worker in the order in which they came; it sees the reads that it has just
-allowed as under way. A worker that may not read waits, and is asked about again after the next
-fold, loss or return. So a rule of a few lines of Python is a protocol. Python takes about 0.1 ms a
+allowed as under way. A worker that may not read waits, and is asked about again after each fold,
+loss and departure. So a rule of a few lines of Python is a protocol. Python takes about 0.1 ms a
 fold.
 """
 
@@ -51,8 +51,8 @@ class GatedServer(ParameterServer):
 
         Args:
             worker: its number.
-            folded: [W] contributions of each worker that are folded; one that returns after an
-                absence has as many as the slowest at least.
+            folded: [W] contributions of each worker that are folded; one that is or was absent
+                has as many as the slowest of those present at least.
             under_way: [W] contributions of each worker that are under way.
         """
 
@@ -84,12 +84,13 @@ class GatedServer(ParameterServer):
 
     def _select_allowed(self, state: server_state.State, workers: np.ndarray) -> np.ndarray:
         """Those of the workers that the rule allows to read, given those allowed before."""
-        folded = state.workers["folds"].copy()
+        folded = np.maximum(state.workers["folds"], state.clock[0]["least"])
         under_way = state.workers["mine"].astype(np.int64)
+        leaves = state.workers["leave_s"] > 0.0  # preempted: in place of its read
         readers: list[int] = []
         for worker in workers.tolist():
-            if self.may_read(worker, folded, under_way):
+            if leaves[worker] or self.may_read(worker, folded, under_way):
                 readers.append(worker)
                 # The rule sees the reads that it has just allowed, or it would allow too many.
-                under_way[worker] += 1
+                under_way[worker] += not leaves[worker]
         return np.array(readers, np.int64)

@@ -5,8 +5,8 @@ device, compute the gradient of one minibatch, copy that back, queue at the serv
 folds one contribution at a time, first come, first served; when a fold is complete the version
 rises by one and its worker reads again.
 
-Of events at one instant, folds come before pushes, pushes before events of links and devices,
-and reads last: a worker that reads at the instant of a fold reads the folded model. So
+Of events at one instant, folds come before arrivals, arrivals before the other events of links and
+devices, and reads last: a worker that reads at the instant of a fold reads the folded model. So
 with all costs zero each worker's whole cycle is done before the next one reads, which is
 serial SGD.
 
@@ -23,6 +23,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass, fields
 
+import numpy as np
+
 from harness.base.errors import UserError
 from harness.base.settings import Spec, setting
 from harness.simulator.cluster import Cluster
@@ -30,9 +32,8 @@ from harness.simulator.costs import Costs
 from harness.simulator.protocols import asynchronous, record
 from harness.simulator.protocols import state as server_state
 from harness.simulator.protocols.contract import Handing, Limits, TimingProtocol
-from harness.simulator.protocols.record import rows_under_way
 from harness.simulator.protocols.state import Rules, State
-from harness.simulator.timeline import Contributions, Timeline
+from harness.simulator.timeline import IN_FLIGHT, Contributions, Timeline
 
 MOST_PIECES = 1 << 20
 """Largest number of pieces, or of contributions of rounds, that are recorded at a time."""
@@ -69,22 +70,25 @@ class OneServer(TimingProtocol):
         start, rules = int(state.clock[0]["version"]), self.rules
         # A fold records its pieces or its contributions, which must fit the memory.
         is_round = rules.backups >= 0
-        size = max(1, len(state.workers) - rules.backups) if is_round else rules.shards
-        room = min(room, max(1, MOST_PIECES // size)) if size > 1 else room
-        folded = room * size if is_round else room
+        rows = server_state.rows_of_fold(rules, len(state.workers))
+        folded = rows * min(room, max(1, MOST_PIECES // max(rows, rules.shards)))
         losses = folded + len(state.slots) if is_round or len(state.occurrences) else 0
         # A round may have a single contribution, if most workers are absent.
         rounds = folded if is_round else 0
-        rows = record.space(folded, spans, losses, len(state.shards.queues), rounds)
-        reason = asynchronous.run(state, costs, rules, limits, rows)
+        table = record.space(folded, spans, losses, len(state.shards.queues), rounds)
+        reason = asynchronous.run(state, costs, rules, limits, table)
         # Half of the range, since the test comes after the events of a call.
         if int(state.clock[0]["sequence"]) > server_state.MOST_EVENTS // 2:
             raise UserError("simulation: too long; use fewer folds")
-        return reason, record.timeline(rows, start, rules.push_every)
+        return reason, record.timeline(table, start, rules.push_every)
 
     def in_flight(self, state: State) -> Contributions:
         """Contributions read and not yet folded, by first step."""
-        return rows_under_way(state.slots, server_state.UNDER_WAY, self.rules.push_every)
+        slots = state.slots
+        is_over = np.isin(slots["phase"], (server_state.FREE, server_state.ABANDONED))
+        places = np.flatnonzero(~is_over)
+        places = places[np.argsort(slots["first_step"][places])]
+        return record.columns_of(slots, IN_FLIGHT, self.rules.push_every, places)
 
     def promised(self, state: State) -> int:
         """The version and folds in flight."""

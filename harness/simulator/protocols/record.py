@@ -13,7 +13,6 @@ import numpy as np
 from harness.simulator.events import part
 from harness.simulator.protocols.state import PIECE, SLOT
 from harness.simulator.timeline import (
-    IN_FLIGHT,
     LOST,
     SERVER,
     Contributions,
@@ -203,13 +202,6 @@ def columns_of(rows: Any, fold: Any, steps: Any, places: Any = slice(None)) -> C
         first_step=rows["first_step"][places].copy(),
         steps=np.array(np.broadcast_to(steps, worker.shape), np.int32),
     )
-
-
-def rows_under_way(rows: Any, phases: tuple[int, int], steps: int = 1) -> Contributions:
-    """The contributions in one of the phases from the first to the last, by first step."""
-    places = np.flatnonzero((rows["phase"] >= phases[0]) & (rows["phase"] <= phases[1]))
-    places = places[np.argsort(rows["first_step"][places])]
-    return columns_of(rows, IN_FLIGHT, steps, places)
 
 
 def spans_of(rows: Any, stages: Sequence[Stage], kinds: Sequence[str]) -> Spans:

@@ -41,9 +41,6 @@ FREE, WORKING, GATED, PUSHING, AT_SERVER, ABANDONED = range(6)
 """States of a slot: empty, being fetched or computed, waiting for room at the server, on its way
 there, at the server, lost with its copy still on a fair link."""
 
-UNDER_WAY = WORKING, AT_SERVER
-"""The first and the last phase of a contribution that is read and not folded."""
-
 # A key of the tournament: 3 bits of kind, 36 of sequence, 24 of leaf, below the sign bit.
 PRIORITY, SEQUENCE = 60, WHO_BITS
 
@@ -231,6 +228,12 @@ def returns_s(state: State) -> Any:
 
 
 @kernel
+def rows_of_fold(rules: Rules, workers: int) -> int:
+    """Number of contributions that complete a fold."""
+    return 1 if rules.backups < 0 else max(1, workers - rules.backups)
+
+
+@kernel
 def plan(state: State, leaf: int, time_s: float, kind: int) -> None:
     """Schedule a leaf's event; of equal time and kind, the event scheduled first comes first."""
     clock = state.clock[0]
@@ -263,6 +266,14 @@ def schedule_read(state: State, number: int) -> None:
     become(state, number, ABOUT_TO_READ)
     # A queue of their own makes reads last at their instant, whatever is scheduled meanwhile.
     append(state.readers, state.clock[0].now_s, number)
+
+
+@kernel
+def resume(state: State, number: int) -> None:
+    """Let a worker read that neither computes nor is kept from it."""
+    worker = state.workers[number]
+    if worker.status == ENGAGED and worker.computing == 0:
+        schedule_read(state, number)
 
 
 @kernel

@@ -12,7 +12,6 @@ from torch.nn.functional import cross_entropy, mse_loss, scaled_dot_product_atte
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness.base.registry import cluster_file
-from harness.experiment.cluster_notes import describe_doubts
 from harness.modules.inspection import Counts, StepCounter
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.settings import ModuleTable
@@ -24,6 +23,7 @@ from harness.simulator.cluster import (
     WorkerGroup,
     Workload,
     catalogue,
+    describe_doubts,
     load_cluster,
 )
 from harness.simulator.simulation import Simulation
@@ -100,7 +100,9 @@ def test_a_device_takes_launches_and_memory_and_arithmetic():
     assert Device(1e9).minibatch_s(work) == pytest.approx(20 * OPERATOR_S + 1e-2)
     bare = Workload(10, 1e6, 4.0)
     assert replace(device, launch_s=1e-3).minibatch_s(bare) == 1e-3 + 1e7 / 1e9
-    assert not device.is_too_quick(replace(work, operators=1.0, flops_per_frame=0.0))
+    quick = replace(work, operators=1.0, flops_per_frame=0.0)
+    machine = Cluster("one", {"card": device}, (WorkerGroup(1, "card"),))
+    assert not [*describe_doubts(machine, quick)]
 
 
 def test_a_quicker_card_does_not_launch_more_quickly():

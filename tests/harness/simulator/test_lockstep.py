@@ -8,6 +8,7 @@ from harness.cli import main
 from harness.commands.timing import is_lockstep
 from harness.simulator.cluster import (
     LEAST_STEP_S,
+    Cluster,
     Device,
     Fault,
     Jitter,
@@ -15,6 +16,7 @@ from harness.simulator.cluster import (
     Stragglers,
     WorkerGroup,
     Workload,
+    describe_doubts,
 )
 
 PAGE = Path(__file__).parents[3] / "docs" / "clusters.md"
@@ -75,7 +77,12 @@ def test_a_minibatch_that_is_quicker_than_its_launch_is_warned_of(capsys):
 
 def test_a_device_without_costs_or_with_a_launch_is_not_too_quick():
     job = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=0.0)
-    assert Device(2.0 / LEAST_STEP_S).is_too_quick(job)
-    assert not Device(0.5 / LEAST_STEP_S).is_too_quick(job)
-    assert not Device(2.0 / LEAST_STEP_S, launch_s=1e-6).is_too_quick(job)
-    assert not Device().is_too_quick(job)
+
+    def is_doubted(device):
+        machine = Cluster("one", {"card": device}, (WorkerGroup(1, "card"),))
+        return [*describe_doubts(machine, job)] != []
+
+    assert is_doubted(Device(2.0 / LEAST_STEP_S))
+    assert not is_doubted(Device(0.5 / LEAST_STEP_S))
+    assert not is_doubted(Device(2.0 / LEAST_STEP_S, launch_s=1e-6 + LEAST_STEP_S / 10))
+    assert not is_doubted(Device())
