@@ -158,10 +158,10 @@ def place_labels(exhibits: Iterable[Exhibit]) -> dict[str, int]:
 
 def _choose_places(exhibit: Exhibit, places: Mapping[str, int]) -> dict[str, int]:
     """The report's places, or the figure's own where two of its labels would look alike."""
-    own = place_labels([exhibit])
-    shared = {label: places.get(label, -1) for label in own}
+    figure_places = place_labels([exhibit])
+    shared = {label: places.get(label, -1) for label in figure_places}
     looks = {place % len(COLOURS) for place in shared.values() if place >= 0}
-    return shared if len(looks) == len(own) else own
+    return shared if len(looks) == len(figure_places) else figure_places
 
 
 def _curve(axes: Axes, exhibit: Exhibit, label: str, rows: list[Row]) -> None:
