@@ -75,10 +75,17 @@ def feet(table: Table) -> Iterator[str]:
     shares = [row.trained for row in table.rows if row.seconds and not math.isnan(row.trained)]
     if any(abs(share - 1.0) > UNEVEN for share in shares):
         yield _describe_shares(table)
+    if rare := [_label(row) for row in table.rows if row.cell.workers > 1 and _folds(row) == 1]:
+        yield f"averaged once, at the end of the training: {'; '.join(rare)}"
     if calm := [_label(row) for row in table.rows if row.faults == 0.0]:
         yield f"no fault happened, so its cost is not seen: {'; '.join(calm)}"
     if skews := [each for each in dict.fromkeys(map(_skew, table.rows)) if each]:
         yield f"workers' data differ: {'; '.join(skews)}"
+
+
+def _folds(row: Row) -> float:
+    """Most folds of a run of the row; 0 without runs."""
+    return max((run.summary.get("folds", 0) for run in row.cell.runs), default=0)
 
 
 UNEVEN = 0.05

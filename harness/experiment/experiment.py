@@ -349,8 +349,8 @@ class Experiment(HasIdentity, Generic[AnyTask]):
         size, share = self.stage(stage).minibatch, self.stage(stage).share
         data, handing = (self.seed, stage, train.start, train.frames), self.handing
         if handing.own is not None:
-            between = (self.workers, size, handing.own, share, self.shuffling, self.task.unit)
-            return Partition(*data, *between)
+            words = self.task.unit, self.task.drops_rest
+            return Partition(*data, self.workers, size, handing.own, share, self.shuffling, *words)
         order = Order(*data, size, share, handing.a_fold, self.shuffling)
         if not order.folds:
             minibatches = f"{handing.a_fold} minibatches" if handing.a_fold > 1 else "a minibatch"

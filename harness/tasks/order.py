@@ -199,9 +199,10 @@ class Partition:
         share: the share of the pieces used, in (0, 1].
         shuffling: of a worker's rows: ``"full"``, or ``"in blocks"`` within each piece.
         unit: the word for frames in messages.
+        drops_rest: whether rows that fill no round are left out (see `Task.drops_rest`).
 
     Raises:
-        UserError: a worker's part does not fill one round.
+        UserError: a worker's part does not fill one round, or is empty if rounds go on over passes.
     """
 
     seed: int
@@ -214,18 +215,20 @@ class Partition:
     share: float = 1.0
     shuffling: Shuffling = "full"
     unit: str = "frames"
+    drops_rest: bool = True
 
     def __post_init__(self) -> None:
-        if not self.folds:
-            rows, need = min(self._sizes), self.every * self.minibatch
-            mistake = f"workers: {self.workers} leave one of them {rows} {self.unit}"
-            minibatches = f"{format_count(self.every, 'minibatch')} of {self.minibatch}"
-            most = rows // self.minibatch
-            fits = f"at most {most} minibatches in a round (localsgd:{most})"
-            allowed = f"fewer workers, or {fits if most else 'smaller minibatches'}"
-            raise UserError(
-                f"{mistake}, and a round takes {need} of each ({minibatches}); allowed: {allowed}"
-            )
+        rows, need = min(self._sizes), self.every * self.minibatch
+        if rows >= need or (rows and not self.drops_rest):
+            return
+        mistake = f"workers: {self.workers} leave one of them {rows} {self.unit}"
+        if not rows:
+            raise UserError(f"{mistake}; allowed: fewer workers")
+        minibatches = f"{format_count(self.every, 'minibatch')} of {self.minibatch}"
+        most = rows // self.minibatch
+        fits = f"at most {most} minibatches in a round" if most else "smaller minibatches"
+        needed = f"and a round takes {need} of each ({minibatches})"
+        raise UserError(f"{mistake}, {needed}; allowed: fewer workers, or {fits}")
 
     @property
     def size(self) -> int:
@@ -419,7 +422,7 @@ class ContinuousOrder(OfStages[Order | Partition | Shares]):
         until: number of the next stage that begins with nothing in flight.
         workers: number of workers.
         own: minibatches of one worker in a round, if each worker counts its own; the last round of
-            the last pass is shorter as needed. None if one counter hands out all minibatches.
+            all is shorter as needed. None if one counter hands out all minibatches.
         a_fold: minibatches that this counter hands out for a round.
     """
 
@@ -437,10 +440,7 @@ class ContinuousOrder(OfStages[Order | Partition | Shares]):
     @property
     def steps(self) -> int:
         """Minibatches of each counter in the pass."""
-        if self.own is None or self.stage + 1 != self.passes:
-            return self.folds * self._each
-        total = -(-self.passes * self.size // (self.workers * self.minibatch))
-        return total - self._rounds(self.stage) * self.own
+        return self._begun(self.stage + 1) - self._begun(self.stage)
 
     def ahead(self, enough: int) -> int:
         """Folds of later passes before the next wait for all workers."""
@@ -472,6 +472,12 @@ class ContinuousOrder(OfStages[Order | Partition | Shares]):
         """Number of rounds after ``passes`` passes: their examples over a round's, rounded up."""
         at_once = self.workers * self.own if self.own else self.a_fold
         return -(-passes * self.size // (at_once * self.minibatch))
+
+    def _begun(self, passes: int) -> int:
+        """Minibatches of each counter after ``passes`` passes, in whole rounds but for the last."""
+        total = -(-self.passes * self.size // (self.workers * self.minibatch))
+        steps = self._rounds(passes) * self._each
+        return steps if self.own is None else min(steps, total)
 
     def _begin(self, worker: int, step: int) -> tuple[int, int]:
         """The pass in which a worker's minibatch of this stage begins, and its first row in it."""

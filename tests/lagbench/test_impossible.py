@@ -16,14 +16,14 @@ def usual(tmp_path) -> dict:
 def test_an_impossible_cell_does_not_refuse_the_others(usual, capsys):
     found = lagbench.compare(
         mlp, functional.cross_entropy, points(90), algorithms=["async", "averaging:4"],
-        workers=[1, 8], **usual,
+        workers=[1, 99], **usual,
     )  # fmt: skip
 
     cells = [(row.cell.method, row.cell.workers) for row in found.rows]
-    assert cells == [("async", 1), ("async", 8), ("averaging:4", 1)]
+    assert cells == [("async", 1), ("async", 99), ("averaging:4", 1)]
     (each,) = found.table.impossible
-    assert (each.method, each.workers) == ("averaging:4", 8)
-    told = "not possible: averaging:4 with 8 workers (workers: 8 leave one of them"
+    assert (each.method, each.workers) == ("averaging:4", 99)
+    told = "not possible: averaging:4 with 99 workers (workers: 99 leave one of them"
     assert told in str(found)
     assert told in capsys.readouterr().err
 

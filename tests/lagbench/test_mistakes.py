@@ -150,7 +150,6 @@ def train(tmp_path):
         ),
         ({"algorithm": Serverless()}, "algorithm: start of Serverless returns a dict; allowed: a "),
         ({"algorithm": Lossless()}, "algorithm: contribute of Lossless returns shape [3]; allowed"),
-        ({"algorithm": "diloco", "workers": 2}, "workers: 2 leave one of them 18 examples, and a "),
         ({"optimizer": Returning()}, "optimizer: direct_ of Returning returns a Tensor; allowed: "),
         ({"optimizer": Stateless()}, "optimizer: start of Stateless returns a NoneType; allowed: "),
     ],

@@ -50,6 +50,8 @@ CASES = [
     # examples, workers, minibatch, every, passes
     (100, 1, 8, 1, 3), (100, 4, 8, 3, 3), (103, 4, 8, 2, 5), (100, 5, 7, 2, 4), (97, 6, 8, 2, 1),
     (96, 4, 8, 3, 2), (64, 8, 8, 1, 3), (130, 8, 8, 2, 4),
+    # rounds of several passes, and of more than the run
+    (100, 4, 8, 7, 5), (64, 8, 8, 3, 4), (30, 4, 8, 2, 5), (97, 4, 8, 20, 3),
 ]  # fmt: skip
 
 
@@ -154,11 +156,9 @@ def test_rounds_that_are_lost_are_handed_out_anew_and_not_called_trained(tmp_pat
     assert run.summary["epochs"] == rows.folded().steps.sum() * 8 / 130
 
 
-def test_what_fills_no_round_in_a_pass_is_refused(tmp_path):
-    config = configured(97, 4, 8, 9, ModelAveraging(), Averaging(4))
-    with pytest.raises(
-        UserError, match="workers: 4 leave one of them 24 examples, and a round takes"
-    ):
+def test_a_worker_without_examples_is_refused(tmp_path):
+    config = configured(3, 4, 8, 9, ModelAveraging(), Averaging(4))
+    with pytest.raises(UserError, match="workers: 4 leave one of them 0 examples; allowed: fewer"):
         execute(config, Store(tmp_path), silent)
 
 
