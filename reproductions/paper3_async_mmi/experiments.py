@@ -93,10 +93,11 @@ def _same(*intervals: float) -> Mapping[str, tuple[float, ...]]:
     return dict.fromkeys(SWEEPS, intervals)
 
 
-def _rates(*rates: float) -> Mapping[str, float]:
+def _rates(*rates: float, controls: float | None = None) -> Mapping[str, float]:
     """Rates of `TUNED`, of which the controls without a search have that of ten replicas."""
     one, ten, fifty, last, *others = rates
-    return dict(zip(TUNED, (one, ten, fifty, last, ten, ten, *others), strict=True))
+    alone = controls or ten
+    return dict(zip(TUNED, (one, ten, fifty, last, alone, alone, *others), strict=True))
 
 
 PRESETS = {
@@ -108,7 +109,9 @@ PRESETS = {
     ),
     "laptop": Preset(
         hidden=(128,) * 4, large_hidden=(128,) * 8, seeds=3, minibatch=100, ce_passes=4, slots=8,
-        rates=_rates(0.0003, 0.0003, 0.000075, 0.0006, 0.0003, 0.002, 0.002, 0.002),
+        rates=_rates(
+            0.0003, 0.0003, 0.000075, 0.0006, 0.0003, 0.002, 0.002, 0.002, controls=0.0000375
+        ),
         passes=1, evaluations=4, held_out=100,
         fetch=_same(0.04, 0.075, 0.15, 0.3, 0.6), fetch_rate=0.0003, halvings=3,
     ),
