@@ -9,7 +9,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ WORTH_TELLING_S = 10.0
 """Seconds of work below which no summary is printed."""
 
 ENOUGH = 0.02
-"""Share of the work after which the time left is extrapolated from it."""
+"""Share of the work after which the time left is extrapolated from it, or one training."""
 
 
 def describe_seconds(seconds: float) -> str:
@@ -41,12 +41,18 @@ class Tally:
 
     Args:
         most: largest number of trainings.
+        usual: number of trainings that it mostly takes.
         done: number of trainings that are done.
-        shown_s: when a plain line was last printed, on the monotonic clock.
+        made: number of those that the store lacked.
+        began_s: when the first began, on the monotonic clock.
+        shown_s: when a plain line was last printed, likewise.
     """
 
     most: int = 0
+    usual: float = 0
     done: int = 0
+    made: int = 0
+    began_s: float = field(default_factory=lambda: time.monotonic())
     shown_s: float = 0.0
 
     def describe(self, finished: int) -> str:
@@ -78,7 +84,7 @@ class Display:
     ) -> None:
         self._titles, self._tally, self._already = titles, tally, already
         self._efforts = efforts if any(efforts.values()) else dict.fromkeys(efforts, 1.0)
-        self._began_s, self._clock = time.monotonic(), tally or Tally()
+        self._clock = tally or Tally(usual=already + len(efforts))
         self._running, self._finished = dict[str, Progress](), set[str]()
         self._compiling, self._lock = "", Lock()
         self._live: Live | None = None
@@ -97,7 +103,7 @@ class Display:
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if self._live:
             self._live.__exit__(None, None, None)
-        elapsed_s = time.monotonic() - self._began_s
+        elapsed_s = time.monotonic() - self._clock.began_s
         if kind is None and self._tally is None and elapsed_s >= WORTH_TELLING_S:
             count = len(self._efforts)
             before = f", {self._already} finished before" if self._already else ""
@@ -129,14 +135,20 @@ class Display:
             self._show()
 
     def left_s(self) -> float | None:
-        """Seconds that are left, at the pace so far; None at the beginning."""
+        """Seconds that are left, at the pace so far; None at the beginning.
+
+        Of a search these are those of the trainings that it mostly takes.
+        """
         shares = {name: min(1.0, p.done / p.passes) for name, p in self._running.items()}
         shares |= dict.fromkeys(self._finished, 1.0)
         progress = sum(effort * shares.get(name, 0.0) for name, effort in self._efforts.items())
-        progress /= sum(self._efforts.values()) or 1.0
+        clock, here = self._clock, len(self._efforts)
+        progress *= here / (sum(self._efforts.values()) or 1.0)
+        made, ahead = clock.made + progress, clock.usual - clock.done - self._already
+        left = max(ahead, here) - progress
         # Extrapolated from a moment of work, the time would jump.
-        elapsed_s = time.monotonic() - self._began_s
-        return elapsed_s * (1.0 - progress) / progress if progress > ENOUGH else None
+        is_enough = made > min(1.0, ENOUGH * (made + left))
+        return (time.monotonic() - clock.began_s) * left / made if is_enough else None
 
     def _show(self) -> None:
         now_s = time.monotonic()
@@ -152,11 +164,11 @@ class Display:
 
     def _head(self) -> str:
         compiling = self._compiling and f"; compiling, once on this machine: {self._compiling}"
-        if self._tally:
-            return f"[{self._tally.describe(len(self._finished))}{compiling}]"
+        left_s, about = self.left_s(), "about " if self._tally else ""
+        remaining = f", {about}{describe_seconds(left_s)} left" if left_s else ""
         finished, total = (self._already + len(n) for n in (self._finished, self._efforts))
-        left_s = self.left_s()
-        remaining = f", {describe_seconds(left_s)} left" if left_s else ""
+        if self._tally:
+            return f"[{self._tally.describe(finished)}{remaining}{compiling}]"
         return f"[{finished} of {total} runs finished{remaining}{compiling}]"
 
     def _lines(self) -> Iterator[str]:

@@ -242,6 +242,7 @@ class Runner:
                 self._run_jobs(missing, end_s)
         if tally is not None:
             tally.done += len(ordered)
+            tally.made += len(missing)
         runs = {name: self.store.load(name) for name in ordered}
         return {key: runs[name] for key, name in hashes.items()}
 

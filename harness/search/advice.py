@@ -30,7 +30,7 @@ from harness.experiment.methods import Method
 from harness.experiment.run import Runner
 from harness.judge.comparison import IMPROVEMENT, Impossible, reach
 from harness.judge.direction import as_error, final_error
-from harness.search.comparison import Grid, Try, follow, scale_linearly
+from harness.search.comparison import SEARCHES, Grid, Try, follow, scale_linearly
 from harness.search.rates import MOST_TRAININGS, TUNING_SEEDS, search_rate
 from harness.search.search import FACTOR, Steps, climb, drive, lowest, translate
 from harness.store import Cell, Run
@@ -50,7 +50,7 @@ LEAST_PASSES = 0.5
 MOST_RATES = 8
 """Largest number of rates of a candidate in a rung."""
 
-USUAL_RATES, USUAL_SEARCH = 3.5, 8
+USUAL_RATES, USUAL_SEARCH = 3.5, SEARCHES[1]
 """Trainings that a candidate mostly takes: in a rung, and in a search with both tuning seeds."""
 
 
@@ -98,16 +98,20 @@ class Plan:
         """Number of candidates that a rung leaves."""
         return max(FINALISTS, math.ceil(len(self.candidates) / KEPT ** (rung + 1)))
 
-    @property
-    def most_trainings(self) -> int:
-        """The largest number of trainings: of one worker, in the rungs, in full."""
+    def count_trainings(self, search: int = MOST_TRAININGS, rates: float = MOST_RATES) -> int:
+        """The number of trainings: of one worker, in the rungs, in full.
+
+        Args:
+            search: number of trainings of a search with both tuning seeds.
+            rates: number of rates of a candidate in a rung.
+        """
         # Without a target one worker's rate is searched twice: by the end, then by the time.
         searches = 1 if self.target is not None else 2
-        most, count = MOST_TRAININGS * searches + len(self.seeds), len(self.candidates)
+        trainings, count = search * searches + len(self.seeds), len(self.candidates)
         for rung in range(len(self.passes) - 1):
-            most += MOST_RATES * count
+            trainings += rates * count
             count = min(count, self.count_kept(rung))
-        return most + (MOST_TRAININGS + len(self.seeds)) * count
+        return round(trainings + (search + len(self.seeds)) * count)
 
 
 def worker_counts(machines: int, asked: Sequence[int] = ()) -> list[int]:
@@ -274,15 +278,16 @@ class AdviceSearch:
     _trials: dict[str, Trial] = field(default_factory=dict[str, Trial], init=False)
 
     def __post_init__(self) -> None:
-        self._tally = Tally(self.plan.most_trainings)
+        most = self.plan.count_trainings()
+        self._tally = Tally(most, self.plan.count_trainings(USUAL_SEARCH, USUAL_RATES))
 
     def run(self) -> AdviceOutcome:
         """Search; a line says beforehand how many trainings there can be."""
         plan, full = self.plan, self.plan.passes[-1]
         candidates = format_count(1 + len(plan.candidates), "candidate")
         LOG.info(
-            f"advise: {candidates}, at most {plan.most_trainings} trainings; those in the store"
-            " are not trained again"
+            f"advise: {candidates}, at most {self._tally.most} trainings, mostly about"
+            f" {self._tally.usual}; those in the store are not trained again"
         )
         target, reason, alone, tuned = self._train_reference()
         error = as_error(alone.runs[0], target)

@@ -11,7 +11,7 @@ from harness.base.log import LOG
 from harness.experiment.display import Tally
 from harness.experiment.run import Runner
 from harness.judge.break_point import Point, Tolerance, errors_of, point, reference_point
-from harness.search.comparison import Grid, scale_linearly
+from harness.search.comparison import SEARCHES, Grid, scale_linearly
 from harness.search.search import Steps, bisect, geometric_mean, solve
 from harness.store import Cell
 
@@ -106,9 +106,9 @@ class ToleranceSearch:
             UserError: training diverged at the reference value.
         """
         search, low, quantity = self.search, self.search.between[0], self.search.what
-        most = self.grid_at(low).most_trainings
-        values = 2 + search.halvings
-        tally = Tally(values * most)
+        grid, values = self.grid_at(low), 2 + search.halvings
+        most, usual = map(grid.count_trainings, SEARCHES)
+        tally = Tally(values * most, values * usual)
         LOG.info(
             f"tolerate: at most {values} values of {quantity}, {most} trainings each; those in the"
             " store are not trained again"
@@ -118,6 +118,8 @@ class ToleranceSearch:
         def cell(value: float) -> Cell:
             grid = self._start_near(self.grid_at(value), value, cells)
             (cells[value],) = grid.run(self.runner, tally)
+            tally.most += grid.count_trainings() - most
+            tally.usual += grid.count_trainings() - usual
             return cells[value]
 
         start = cell(low)

@@ -32,6 +32,9 @@ Rates = float | Sequence[float] | Mapping[str, float | Sequence[float]] | str | 
 """Learning rates: one, or several to choose among, for all methods or for each by its label; None
 or ``"sweep"`` to search them."""
 
+SEARCHES = MOST_TRAININGS, 8
+"""Number of trainings of a search for a rate with both tuning seeds: the largest, a usual one."""
+
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -109,15 +112,16 @@ class Grid:
         """Whether learning rates are searched."""
         return any(len(self._rates(method)) != 1 for method in self.methods)
 
-    @property
-    def most_trainings(self) -> int:
-        """The largest number of trainings."""
-        return sum(self._most_tried(method) + len(self.seeds) for method, _ in self.pairs)
+    def count_trainings(self, search: int = MOST_TRAININGS) -> int:
+        """The number of trainings, if every search for a rate that has not ended takes so many."""
+        return sum(self._count_tried(*pair, search) + len(self.seeds) for pair in self.pairs)
 
-    def _most_tried(self, method: Method) -> int:
-        """The largest number of trainings of a search for a rate."""
+    def _count_tried(self, method: Method, workers: int, search: int) -> int:
+        """The number of trainings of a search for a rate, see `count_trainings`."""
+        if choice := self._found.get((method.label, workers)):
+            return sum(map(len, choice.tried.values()))
         rates = self._rates(method)
-        return len(TUNING_SEEDS) * len(rates) * (len(rates) > 1) if rates else MOST_TRAININGS
+        return len(TUNING_SEEDS) * len(rates) * (len(rates) > 1) if rates else search
 
     def run(self, runner: Runner, tally: Tally | None = None) -> list[Cell]:
         """Run every cell; methods in their order, numbers of workers ascending.
@@ -130,9 +134,9 @@ class Grid:
             runner: executes runs that its store lacks.
             tally: counts the trainings of a search of which these are a part.
         """
-        if tally is None and self.searches:
+        whole = Tally() if tally is None and self.searches else None
+        if whole:
             LOG.info(self._describe_cost())
-            tally = Tally(self.most_trainings)
         searches: dict[Any, Steps[Try, Run, Any]] = {}
         for method in self.methods:
             searches[method.label] = self._find_rates(method, searches)
@@ -140,7 +144,10 @@ class Grid:
         try:
             while True:
                 tries = search.send(outcomes)
-                runs = runner.run(dict(attempt for _, attempt in tries), tally=tally)
+                if whole:
+                    whole.most, whole.usual = map(self.count_trainings, SEARCHES)
+                configs = dict(attempt for _, attempt in tries)
+                runs = runner.run(configs, tally=whole or tally)
                 outcomes = [runs[name] for _, (name, _) in tries]
         except StopIteration as end:
             return [end.value[method.label, count] for method, count in self.pairs]
@@ -149,10 +156,11 @@ class Grid:
         """The number of trainings, before the first one."""
         searches = f"{format_count(len(self.pairs), 'search')} for a learning rate"
         seeds = format_count(len(self.seeds), "seed")
-        most = max(map(self._most_tried, self.methods))
+        most = max(self._count_tried(*pair, MOST_TRAININGS) for pair in self.pairs)
         plan = f"{searches}, at most {most} trainings each, then {seeds} each"
         note = "those in the store are not trained again"
-        return f"{plan}: at most {self.most_trainings} trainings; {note}"
+        total, usual = map(self.count_trainings, SEARCHES)
+        return f"{plan}: at most {total} trainings, mostly about {usual}; {note}"
 
     def _find_rates(
         self, method: Method, searches: dict[Any, Steps[Try, Run, Any]]

@@ -84,7 +84,8 @@ def test_the_same_call_again_trains_nothing_and_says_the_same(usual, monkeypatch
     assert run.summary == first.runs[0].summary
 
 
-def test_a_swept_rate_is_chosen_with_seeds_that_are_not_reported(usual, capsys):
+def test_a_swept_rate_is_chosen_with_seeds_that_are_not_reported(usual, capsys, monkeypatch):
+    monkeypatch.setattr("harness.experiment.display.PLAIN_EVERY_S", 0.0)
     x, y = points()
     loss = functional.cross_entropy
     result = lagbench.compare(
@@ -99,7 +100,9 @@ def test_a_swept_rate_is_chosen_with_seeds_that_are_not_reported(usual, capsys):
     tried = result.rows[0].cell.tried
     assert sum(map(len, tried.values())) == len(seeds) - 1
     assert result.rows[0].rate in tried
-    assert "then 1 seed each: at most 29 trainings;" in capsys.readouterr().err
+    lines = capsys.readouterr().err
+    assert "then 1 seed each: at most 29 trainings, mostly about 9;" in lines
+    assert f"\n[training {len(seeds)} of at most {len(seeds)}" in lines
 
 
 @pytest.mark.parametrize("changed", ["model", "loss", "data", "seed"])

@@ -66,8 +66,12 @@ def test_a_terminal_shows_live_lines(monkeypatch, capsys):
     assert "first 0.5/2 passes" in capsys.readouterr().err
 
 
-def test_a_search_says_how_many_trainings_there_can_be():
-    assert Tally(8, done=1).describe(2) == "training 4 of at most 8"
+def test_a_search_says_how_many_trainings_there_can_be_and_how_long_they_mostly_take(clock):
+    tally = Tally(8, usual=6, done=2, made=1)
+    clock[0] += 10.0
+    shown = Display(RUNS, dict.fromkeys(RUNS, 0.0), tally=tally)
+    shown.finish("a")
+    assert (tally.describe(2), shown.left_s()) == ("training 5 of at most 8", 15.0)
 
 
 @pytest.fixture
