@@ -19,6 +19,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "README.md")
 """Pages of the root that the site has too; the README is its first page in other words."""
 FILES = "files"
+KEYS = """
+    options: { members: false, show_root_heading: false, show_root_toc_entry: false }"""
+"""How a class of `clusters.md` is shown: its keys alone, below our heading."""
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
 
 
@@ -35,7 +38,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links to what is outside `docs/` lead to the site's copy."""
+    """Links out of `docs/` lead to the site's copy; `clusters.md` shows classes as keys."""
     here = page.file.src_uri
 
     def moved(found: re.Match[str]) -> str:
@@ -43,6 +46,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         target = _page_of(here, found[1]) if here.startswith(FILES) else _target(here, found[1])
         return found[1] if target is None else relpath(_in_site(target), str(Path(here).parent))
 
+    if here == "clusters.md":
+        markdown = re.sub(r"^::: .*", rf"\g<0>{KEYS}", markdown, flags=re.MULTILINE)
     return LINK.sub(moved, markdown)
 
 
