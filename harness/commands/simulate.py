@@ -18,6 +18,7 @@ from harness.cli import Parser
 from harness.commands import protocols
 from harness.commands.outputs import STANDARD, atomic_output, write_trace
 from harness.commands.timing import (
+    News,
     Point,
     Row,
     Timing,
@@ -103,12 +104,13 @@ def run(arguments: argparse.Namespace) -> int:
     _check_options(arguments)
     jobs = [_job(arguments, point) for point in points(arguments.cluster, arguments.sweep)]
     timings: list[Timing] = []
+    news = News(sum(len(counts) for _, _, counts in jobs))
 
     row: Row | None = None  # timelines are large: only the last is kept
     unread: list[list[str]] = []
     for point, workload, counts in jobs:
         with _watch_keys(point.cluster, protocols.protocol(arguments), unread):
-            for row in rows(arguments, point, workload, counts):
+            for row in rows(arguments, point, workload, counts, news):
                 timings.append(row.timing)
     assert row is not None
     _print(arguments, timings, row)

@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import copy
 import math
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby, product
@@ -23,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.base.errors import UserError
+from harness.base.log import say
 from harness.base.settings import format_quantity, format_seconds, load_toml, read_value
 from harness.cluster_keys import is_key, put
 from harness.commands import protocols
@@ -373,12 +376,49 @@ def _count_folds(simulation: Simulation, contributions: int) -> int:
     return max(100, contributions // a_fold)
 
 
+TELL_AFTER_S, TELL_EVERY_S = 2.0, 10.0
+"""Seconds before the first line on how far a simulation is, and between two."""
+
+
+@dataclass
+class News:
+    """Lines on a terminal on how far the simulations of a table are.
+
+    Attributes:
+        total: number of rows of the table.
+        row: the present one, from 1.
+        next_s: when the next line is due, on the monotonic clock.
+    """
+
+    total: int
+    row: int = 0
+    next_s: float = field(default_factory=lambda: time.monotonic() + TELL_AFTER_S)
+
+    def tell(self, simulation: Simulation) -> None:
+        """A line, if one is due."""
+        if time.monotonic() < self.next_s or not sys.stderr.isatty():
+            return
+        self.next_s = time.monotonic() + TELL_EVERY_S
+        folds = f"{simulation.version:,} folds in {format_seconds(simulation.now_s)} simulated"
+        row = f"row {self.row} of {self.total} (workers {simulation.workers})"
+        say(f"{row}: {folds} so far")
+
+
+class _Telling(Simulation):
+    """A simulation that tells after each part."""
+
+    news: News
+
+    def parts(self, **limits: Any) -> Iterator[Timeline]:
+        for part in super().parts(**limits):
+            self.news.tell(self)
+            yield part
+
+
 def rows(
-    arguments: argparse.Namespace,
-    point: Point,
-    workload: Workload,
-    counts: Sequence[int],
-) -> Iterator[Row]:
+    arguments: argparse.Namespace, point: Point, workload: Workload, counts: Sequence[int],
+    news: News,
+) -> Iterator[Row]:  # fmt: skip
     """Simulate each worker count of one cluster.
 
     Args:
@@ -386,9 +426,11 @@ def rows(
         point: the cluster, with its swept values.
         workload: the workload of a minibatch.
         counts: numbers of workers.
+        news: says how far it is.
     """
-    simulated = _Simulated(arguments, point.cluster, workload)
+    simulated = _Simulated(arguments, point.cluster, workload, news)
     for count in counts:
+        news.row += 1
         row = simulated.row(count)
         timing = replace(row.timing, single_per_s=simulated.alone_per_s(row), swept=point.values)
         protocol = row.simulation.protocol
@@ -396,7 +438,7 @@ def rows(
         lockstep = count == max(counts) and is_lockstep(point.cluster, workload, count)
         if lockstep and protocol.trains_minibatches:
             varied = replace(point.cluster, jitter=Jitter("lognormal", JITTER_CV))
-            jittered = _Simulated(arguments, varied, workload).row(count)
+            jittered = _Simulated(arguments, varied, workload, news).row(count)
             timing = replace(timing, jittered_per_s=jittered.timing.throughput_per_s)
         yield replace(row, timing=timing)
 
@@ -434,12 +476,10 @@ class _Simulated:
     """The simulations of one cluster under the options of the command."""
 
     def __init__(
-        self,
-        arguments: argparse.Namespace,
-        cluster: Cluster,
-        workload: Workload,
+        self, arguments: argparse.Namespace, cluster: Cluster, workload: Workload, news: News
     ) -> None:
-        self.arguments, self.cluster, self.workload = arguments, cluster, workload
+        self.arguments, self.news = arguments, news
+        self.cluster, self.workload = cluster, workload
         self.protocol = protocols.protocol(arguments)
         self.bare_per_s = bare_throughput_per_s(cluster, workload)
         self._alone: Row | None = None
@@ -473,7 +513,10 @@ class _Simulated:
         self, workers: int, cluster: Cluster | None = None, *, spans: bool = False
     ) -> Simulation:
         machine, seed = cluster or self.cluster, self.arguments.seed
-        return Simulation(machine, self.protocol, self.workload, workers, seed, spans=spans)
+        simulation = _Telling(machine, self.protocol, self.workload, workers, seed, spans=spans)
+        simulation.news = self.news
+        self.news.tell(simulation)
+        return simulation
 
     def _some(self, workers: int, folds: int) -> Row:
         """Simulate a number of folds."""

@@ -1,6 +1,7 @@
 """What `lagbench simulate` shows: sweeps."""
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,7 @@ def test_a_sweep_has_a_row_for_every_combination_in_order(capsys, tmp_path):
     code, out, err = lagbench(capsys, *SMALL, *sweeps, "--workers", "2,4", "--json", str(path))
     assert (code, err) == (0, "")
     rows = [line.split()[:3] for line in out.splitlines()[-8:]]
-    assert rows == [
-        [fold_s, sharing, workers]
-        for fold_s in ("0", "0.1")
-        for sharing in ("none", "fair")
-        for workers in ("2", "4")
-    ]
+    assert rows == [[*row] for row in product(("0", "0.1"), ("none", "fair"), ("2", "4"))]
     records = json.loads(path.read_text())
     assert records[-1]["sweep"] == {"server.fold_s": 0.1, "link.sharing": "fair"}
 
@@ -36,8 +32,7 @@ def test_a_row_of_a_sweep_is_what_a_file_with_that_value_gives(capsys, tmp_path)
     lagbench(capsys, *SMALL, "--sweep", "server.fold_s=0.05,0.2", "--json", str(swept))
     changed = tmp_path / "c.toml"
     changed.write_text(K20M.read_text().replace("fold_s = 0.0", "fold_s = 0.2"))
-    arguments = [str(changed), "--folds", "200", "--workers", "4", "--json", str(written)]
-    lagbench(capsys, *arguments)
+    lagbench(capsys, str(changed), *SMALL[1:], "--workers", "4", "--json", str(written))
     record = json.loads(swept.read_text())[-1]
     assert record.pop("sweep") == {"server.fold_s": 0.2}
     assert record == json.loads(written.read_text())[0]
@@ -56,6 +51,13 @@ def test_a_sweep_reaches_lists_tables_not_there_yet_and_the_catalogue(tmp_path):
     assert {point.cluster.stragglers.probability for point in found} == {0.5}
     h100 = found[0].cluster.devices["H100"]
     assert (h100.launch_s, h100.peak_flops_per_s) == (1.5, 989e12)
+
+
+def test_a_terminal_is_told_how_far_a_long_run_is(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("harness.commands.timing.TELL_AFTER_S", 0.0)
+    _, _, err = lagbench(capsys, str(K20M), "--workers", "1,2")
+    assert "row 1 of 2 (workers 1): 0 folds in 0 s simulated so far\n" in err
 
 
 def test_one_key_is_swept_once():
