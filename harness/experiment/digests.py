@@ -456,6 +456,7 @@ def _version(module: str) -> str:
         return ""
     top = module.partition(".")[0]
     package = sys.modules.get(top)
+    if version := getattr(package, "__version__", ""):
+        return str(version)
     path = Path(getattr(package, "__file__", None) or "/").resolve()
-    records = (_recorded(folder).get(top, "") for folder in path.parents)
-    return str(getattr(package, "__version__", "") or next(filter(None, records), ""))
+    return next(filter(None, (_recorded(folder).get(top) for folder in path.parents)), "")

@@ -6,10 +6,10 @@ cannot be trained. `is_batchable` finds whether replicas can be computed at once
 
 `refuse_hidden_state` finds state that is neither a parameter nor a buffer. Attributes, closures and
 globals are one for all simulated workers and no part of a checkpoint, so a result must not depend
-on what a call leaves in them. Copies are called with the same data, once at first and once after
-other data, and compared. What is the same then (a stored activation, a cached mask) or only grows
-(a log) is harmless and stays, but what calls so change of globals, closures and classes identifies
-no run.
+on what a call leaves in them. If a call writes any, copies are called with the same data, once at
+first and once after other data, and compared. What is the same then (a stored activation, a cached
+mask) or only grows (a log) is harmless and stays, but what calls so change of globals, closures and
+classes identifies no run.
 
 `StepCounter` counts what a step costs while it is executed: its operators, memory traffic and
 arithmetic. A step takes
@@ -113,8 +113,11 @@ def refuse_hidden_state(
     if all(_is_torchs(part) for part in parts.values()):
         call(copied, False)
         return set()
-    changed, before = _copy(parts), _freeze(copied)
+    before = _freeze(copied)
     values, once = call(copied, False), _freeze(copied)
+    if once == before:  # a state would have been written
+        return set()
+    changed = _copy(parts)
     _call_elsewhere(changed, call)
     again, twice = call(changed, False), _freeze(changed)
     # Attributes last: one may hold a function, and so what its globals hold.
@@ -164,7 +167,7 @@ def _call_elsewhere(
 
 
 def _copy(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies of the parts; a function is itself."""
+    """Copies of the parts, with smaller weights; a function is itself."""
     copied: dict[str, Any] = {}
     for name, part in parts.items():
         try:
@@ -173,6 +176,7 @@ def _copy(parts: Mapping[str, Any]) -> dict[str, Any]:
             raise
         except Exception:  # of whatever a user's object holds
             copied[name] = part
+    _scale(copied["model"], 0.9)  # so that an average of them in an attribute moves
     return copied
 
 
