@@ -36,3 +36,10 @@
 search or an evaluation), `bare_throughput_per_s` the minibatches per second of one device
 without a server. Nothing here imports torch.
 """
+# pyright: reportUnusedImport=false
+
+from harness.simulator.cluster import Cluster, Device, Fault, WorkerGroup, Workload, load_cluster
+from harness.simulator.network import Level, Network
+from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation

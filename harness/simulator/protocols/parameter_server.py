@@ -84,9 +84,8 @@ class OneServer(TimingProtocol):
 
     def in_flight(self, state: State) -> Contributions:
         """Contributions read and not yet folded, by first step."""
-        slots = state.slots
-        is_over = np.isin(slots["phase"], (server_state.FREE, server_state.ABANDONED))
-        places = np.flatnonzero(~is_over)
+        slots, over = state.slots, (server_state.FREE, server_state.ABANDONED)
+        places = np.flatnonzero(~np.isin(slots["phase"], over))
         places = places[np.argsort(slots["first_step"][places])]
         return record.columns_of(slots, IN_FLIGHT, self.rules.push_every, places)
 

@@ -2,12 +2,10 @@
 
 import pytest
 
-from harness.simulator.cluster import Cluster, Device, Fault, WorkerGroup, Workload
-from harness.simulator.protocols.averaging import Averaging
+from harness.simulator import Averaging, Cluster, Device, Fault, ParameterServer, Simulation
+from harness.simulator.cluster import WorkerGroup, Workload
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.client_sampling import ClientSampling
-from harness.simulator.protocols.parameter_server import ParameterServer
-from harness.simulator.simulation import Simulation
 
 PROTOCOLS = (
     Averaging(every=1),
