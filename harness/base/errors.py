@@ -147,7 +147,6 @@ minibatch batch_size batch
 passes epochs n_epochs num_epochs
 rates lr learning_rate
 schedule scheduler lr_scheduler
-schedule.rate rate lr
 store out out_dir output_dir
 trainings budget
 workers n_workers num_workers

@@ -284,7 +284,8 @@ def _merge(path: Path, kind: type[Task], top: Table, task: Table) -> Table:
             raise UserError(f"{path}: {name}: not allowed; it follows from the rest")
         if name in top and name in task:
             raise UserError(f"{path}: {name}: above [{TASK}] and in it; allowed: once")
-    table, allowed = {**top, **task}, {*keys_of(kind), IMPORT, RATE}
+    keys = keys_of(kind)
+    table, allowed = {**top, **task}, {*keys, IMPORT, RATE}
     if not table.keys() <= allowed:
         table = rename(f"{path}: key", table, allowed)
     if isinstance(called := table.get("algorithm"), str):
@@ -293,13 +294,13 @@ def _merge(path: Path, kind: type[Task], top: Table, task: Table) -> Table:
         with name_keys(str(path)):
             method = method_of(called)
         table = {"protocol": method.protocol, **table, "algorithm": method.algorithm}
-    if RATE in table:
-        table["schedule"] = {KIND: "Constant", "rate": table.pop(RATE)}
+    if RATE in table and RATE not in keys:
+        table["schedule"] = {KIND: "Constant", RATE: table.pop(RATE)}
     return table
 
 
-RATE = "schedule.rate"
-"""A file's ``rate`` above all tables."""
+RATE = "rate"
+"""A constant learning rate above all tables, short for a schedule."""
 
 
 def _import(path: Path, names: object) -> None:

@@ -221,10 +221,9 @@ class Outsider(BackupWorkers):
 
 
 def test_a_protocol_of_somebody_elses_is_named_and_laid_out_as_it_says(tmp_path):
-    path = tmp_path / "run.toml"
     rounds = RUN.replace('is = "AsyncSgd"', 'is = "GradientAveraging"')
-    path.write_text(rounds.replace("[algorithm]", '[protocol]\nis = "Outsider"\n[algorithm]'))
-    asked = load_run(path)
+    ours = rounds.replace("[algorithm]", '[protocol]\nis = "Outsider"\n[algorithm]')
+    asked = load_run(written(tmp_path, ours))
     assert asked.protocol == Outsider()
     assert isinstance(asked.lay_out(0, asked.task.open(asked).pieces), Partition)
 
@@ -267,6 +266,8 @@ def test_a_key_has_one_meaning_in_and_above_the_task_and_under_other_names(tmp_p
     short = ASYNCHRONOUS.replace(parts[0], 'algorithm = "averaged"').replace(parts[1], "lr = 0.01")
     with caplog.at_level("INFO", "lagbench"):
         config = load_run(written(tmp_path, short.replace("evaluations", "evaluation")))
+        load_run(written(tmp_path, short.replace("lr = ", "rate = ")))
     assert (config.algorithm, config.schedule) == (AveragedSgd(), Constant(0.01))
     assert config.evaluations == 4
-    assert any("lr is called schedule.rate here" in line for line in caplog.messages)
+    lines = [line.rpartition(": ")[2] for line in caplog.messages if " is called " in line]
+    assert lines == ["evaluation is called evaluations here", "lr is called rate here"]
