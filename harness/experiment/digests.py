@@ -23,7 +23,7 @@ import sys
 import sysconfig
 import types
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING
 from pathlib import Path
@@ -160,8 +160,7 @@ def digest_of_code(value: object, called: str = "code", visited: Seen | None = N
     if visited is None:
         visited = Seen(value if isinstance(value, nn.Module) else None)
     try:
-        for line in _describe(value, visited):
-            sha.update(line.encode() + b"\n")
+        _describe(value, visited, lambda line: sha.update(f"{line}\n".encode()))
     except Exception as error:  # ours, or from a `repr` or attribute of the user's or a library's
         cause = f"{type(error).__name__}: {error}".partition("\n")[0]
         is_ours = isinstance(error, _DigestError)
@@ -208,24 +207,24 @@ def digest_of_tensor(tensor: Tensor) -> str:
 # -- code ------------------------------------------------------------------------------------
 
 
-def _describe(value: object, visited: Seen) -> Iterator[str]:
-    """Lines that describe a value; a value described before is replaced by its number."""
+def _describe(value: object, visited: Seen, write: Callable[[str], object]) -> None:
+    """Write lines that describe a value; one described before is replaced by its number."""
     kind = type(value)
     if kind in PLAIN:
-        yield f"{kind.__name__} {value!r}"
+        write(f"{kind.__name__} {value!r}")
     elif id(value) in visited.state:
-        yield f"state {visited.state[id(value)]}"
+        write(f"state {visited.state[id(value)]}")
     elif id(value) in visited:
-        yield f"again {visited[id(value)][0]}"
+        write(f"again {visited[id(value)][0]}")
     else:
         parts = value
         if not isinstance(parts, Parts):
             # Before its parts, which may contain it.
             visited[-len(visited) if kind in NO_IDENTITY else id(value)] = len(visited), value
             parts = _take_apart(value, visited)
-        yield parts.line
+        write(parts.line)
         for part in parts.values:
-            yield from _describe(part, visited)
+            _describe(part, visited, write)
 
 
 def _take_apart(value: Any, visited: Seen) -> Parts:
@@ -364,8 +363,8 @@ def _function(function: types.FunctionType, visited: Seen) -> Parts:
         with suppress(ValueError):  # of one with nothing in it yet
             held[name] = cell.cell_contents
     held.pop("__class__", None)
-    codes = [*_codes(function.__code__)]
-    steps = [step for code in codes for step in dis.get_instructions(code)]
+    codes = _codes(function.__code__)
+    steps = [step for code in codes for step in _steps(code)]
     loaded = {str(step.argval) for step in steps if step.opname in LOADS} & space.keys()
     used = {n: space[n] for n in loaded if not (n.startswith("__") and n.endswith("__"))}
     imported = [*_imports(steps, space.get("__package__"))]
@@ -402,12 +401,16 @@ def _imports(steps: Sequence[dis.Instruction], package: str | None) -> Iterator[
                     yield module
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+def _codes(code: types.CodeType) -> list[types.CodeType]:
     """The code of a function and of its inner functions and classes."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
+    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return [code, *(part for constant in inner for part in _codes(constant))]
+
+
+@functools.lru_cache(maxsize=1024)
+def _steps(code: types.CodeType) -> list[dis.Instruction]:
+    """The instructions of a code object, read once: a run asks for them several times."""
+    return [*dis.get_instructions(code)]
 
 
 def _instructions(code: types.CodeType) -> str:

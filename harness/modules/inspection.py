@@ -157,8 +157,7 @@ def _call_elsewhere(
     buffers = [
         (m, n, t.clone()) for m in model.modules() for n, t in m.named_buffers(recurse=False)
     ]
-    for parameter, value in weights:
-        parameter.data.copy_(0.9 * value)
+    _scale(model, 0.9)
     call(parts, True)
     for parameter, value in weights:
         parameter.data.copy_(value)
@@ -183,23 +182,24 @@ def _copy(parts: Mapping[str, Any]) -> dict[str, Any]:
 def _freeze(parts: Mapping[str, Any]) -> dict[tuple[str, str], Frozen]:
     """Attributes, globals and closures of the parts as they are now, by part and name."""
     frozen: dict[tuple[str, str], Frozen] = {}
+    state = Seen(parts["model"])
     for part, value in parts.items():
         for label, content in _attributes(value, is_loss=part != "model"):
-            frozen[part, f".{label}"] = _freeze_value(label, content, parts["model"])
+            frozen[part, f".{label}"] = _freeze_value(label, content, state)
         visited = Seen(parts["model"])
         digest_of_code(value, visited=visited)
         for key, variable in visited.variables.items():
-            frozen[part, key] = _freeze_value(*variable, parts["model"])
+            frozen[part, key] = _freeze_value(*variable, state)
     return frozen
 
 
-def _freeze_value(label: str, value: Any, model: nn.Module) -> Frozen:
+def _freeze_value(label: str, value: Any, state: Seen) -> Frozen:
     is_collection = isinstance(value, list | deque | dict | set)
     size = len(cast("list[object]", value)) if is_collection else 0
     if type(value) in PLAIN:  # most attributes of layers; a digest of each takes 0.3 ms
         return Frozen(label, repr(value), 0)
     try:
-        return Frozen(label, digest_of_code(value, visited=Seen(model)), size)
+        return Frozen(label, digest_of_code(value, visited=copy.copy(state)), size)
     except UserError:  # of what nothing readable tells from another value
         return Frozen(label, type(value).__name__, size)
 
