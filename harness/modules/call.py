@@ -367,14 +367,13 @@ class Call:
 def tell_apart(methods: Sequence[Method]) -> list[Method]:
     """Methods of which those with one label have the settings in it that differ among them."""
     parts: list[list[Any]] = [[method.algorithm, method.protocol] for method in methods]
-    settings = [
-        {f.name: str(getattr(p, f.name)) for p in pair for f in fields(p)} for pair in parts
-    ]
+    settings = [{f.name: getattr(p, f.name) for p in pair for f in fields(p)} for pair in parts]
     named: list[Method] = []
     for method, values in zip(methods, settings, strict=True):
         alike = [s for s, m in zip(settings, methods, strict=True) if m.label == method.label]
-        differing = [f"{n} {v}" for n, v in values.items() if any(s.get(n) != v for s in alike)]
-        named.append(replace(method, label=" ".join([method.label, *differing])))
+        names = [n for n, v in values.items() if any(str(s.get(n)) != str(v) for s in alike)]
+        words = [f"no {n}" if values[n] is None else f"{n} {values[n]}" for n in names]
+        named.append(replace(method, label=" ".join([method.label, *words])))
     return named
 
 

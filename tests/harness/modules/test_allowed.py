@@ -22,6 +22,7 @@ from harness.modules.settings import (
 )
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
+from harness.simulator.protocols.parameter_server import ParameterServer
 
 SPARSE = torch.optim.SparseAdam(nn.Linear(2, 2).parameters(), 0.1)
 OPTIMIZER = torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)
@@ -98,6 +99,8 @@ def test_what_is_allowed_is_not_refused(tmp_path):
 
 def test_methods_of_one_name_are_told_apart_and_share_its_rate():
     rows = [(GradientAveraging(), BackupWorkers(backups=count)) for count in (0, 2)]
-    labels = [method.label for method in tell_apart([method_of(row) for row in (*rows, "async")])]
-    assert labels == [*(f"GradientAveraging backup_workers backups {n}" for n in (0, 2)), "async"]
-    assert [*rates_of({"GradientAveraging": 0.5, "async": 0.2}, labels).values()] == [0.5, 0.5, 0.2]
+    rows += [("async", ParameterServer(bound=bound)) for bound in (None, 3)]
+    labels = [method.label for method in tell_apart([method_of(row) for row in rows])]
+    assert labels[:2] == [f"GradientAveraging backup_workers backups {n}" for n in (0, 2)]
+    assert labels[2:] == ["async no bound", "async bound 3"]
+    assert [*rates_of({"GradientAveraging": 1, "async": 2}, labels).values()] == [1, 1, 2, 2]
