@@ -11,7 +11,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,7 @@ class Row:
     staleness: float
     trained: float = 1.0
     start: float | None = None
-    reaches: Sequence[Reach] = ()
+    reaches: Sequence[Reach] = field(default=(), repr=False)
     speedup: Speedup | None = None
     ahead: bool = False
     faults: float | None = None

@@ -82,8 +82,8 @@ class Interval:
     estimate: float
     low: float = -math.inf
     high: float = math.inf
-    degrees: float = field(default=math.inf, compare=False)
-    sample: Sample | None = field(default=None, compare=False)
+    degrees: float = field(default=math.inf, compare=False, repr=False)
+    sample: Sample | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def exact(cls, value: float) -> Interval:

@@ -62,12 +62,12 @@ class Run:
     """
 
     hash: str
-    config: dict[str, Any]
+    config: dict[str, Any] = field(repr=False)
     status: Status
-    summary: dict[str, Any]
+    summary: dict[str, Any] = field(repr=False)
     note: str
     dir: Path
-    digests: dict[str, str] = field(default_factory=dict[str, str])
+    digests: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 
     @cached_property
     def metrics(self) -> Columns:
