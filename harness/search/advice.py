@@ -337,7 +337,7 @@ class AdviceSearch:
             guess = search.rate
             run = self._tuning_run(alone, guess, full)
             target = _default_target(run, self._metric_of(alone))
-            reason = f"{IMPROVEMENT:.0%} of the improvement of 1 worker alone"
+            reason = f"{IMPROVEMENT:.0%} of the improvement of 1 worker"
         start = self._tuning_run(alone, guess, full)
         error = as_error(start, target)
         _refuse_met_target(start, self._metric_of(alone), target)

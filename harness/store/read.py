@@ -319,7 +319,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Method and number of workers in words; one worker is alone with any method."""
+        """Method and number of workers in words; of one worker the number alone."""
         if self.workers == 1:
-            return "1 worker alone"
+            return "1 worker"
         return f"{self.method} with {self.workers} workers"

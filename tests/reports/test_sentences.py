@@ -85,7 +85,7 @@ def test_a_default_target_is_never_met_before_training():
     assert table.target == pytest.approx(1.01 - 0.95 * 0.01)
     assert all(reach.is_earned for row in table.rows for reach in row.reaches)
     assert table.reason == (
-        "95% of the way from 1.01 before training to 1, the end of 1 worker alone"
+        "95% of the way from 1.01 before training to 1, the end of 1 worker"
     )
 
 
@@ -179,7 +179,7 @@ def test_a_row_that_is_ahead_when_its_passes_end_is_told_as_unfinished(seeds):
 
     assert told[0].endswith("; more workers of a do not reach it within these 5 passes.")
     assert told[1] == (
-        "Not there within these 5 passes, but ahead of 1 worker alone after the same time:"
+        "Not there within these 5 passes, but ahead of 1 worker after the same time:"
         " a with 8 workers; train longer."
     )
     cells = {(row[0], row[1]): row[5] for row in comparison.cells(table)}

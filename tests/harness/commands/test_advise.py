@@ -63,7 +63,7 @@ def test_the_advice_is_printed_and_written_and_its_runs_are_found_again(
 def test_where_every_message_takes_a_hundred_steps_one_worker_is_advised(advise, capsys):
     assert advise("--cluster", "far.toml", "--algorithms", "sync") == 0
     told = capsys.readouterr().out
-    assert told.startswith("Run 1 worker alone,")
+    assert told.startswith("Run 1 worker,")
     assert "more workers gain nothing" in told
     assert "1 passed over by their simulated time" in told
 
