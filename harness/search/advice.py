@@ -256,8 +256,8 @@ def _affordable(rungs: Sequence[int], seeds: int, trainings: float) -> int:
     least = math.ceil(finals + FINALISTS * trial)
     if trainings < least:
         few = format_count(FINALISTS, "candidate")
-        text = f"trainings: {trainings:g} are too few and will be exceeded: one worker and {few}"
-        LOG.info(f"{text}, the fewest, mostly take about {least}")
+        text = f"trainings: {trainings:g} are too few: one worker and {few}, the fewest, are kept"
+        LOG.info(f"{text}, about {least} trainings; fewer passes or seeds make them cheaper")
     return max(FINALISTS, int((trainings - finals) / trial)) if trial else FINALISTS
 
 

@@ -84,9 +84,7 @@ def test_a_default_target_is_never_met_before_training():
 
     assert table.target == pytest.approx(1.01 - 0.95 * 0.01)
     assert all(reach.is_earned for row in table.rows for reach in row.reaches)
-    assert table.reason == (
-        "95% of the way from 1.01 before training to 1, the end of 1 worker"
-    )
+    assert table.reason == ("95% of the way from 1.01 before training to 1, the end of 1 worker")
 
 
 def test_nothing_learned_is_no_target():
