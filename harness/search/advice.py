@@ -403,7 +403,7 @@ class AdviceSearch:
         wave = math.ceil(len(teams) / 3)
         for begin in range(0, len(teams), wave):
             best = min([alone_s, *seconds.values()])
-            ready: dict[Candidate, Steps[Try, Run, dict[int, float]]] = {}
+            ready: dict[Candidate, Steps[Try, Run, dict[int, Any]]] = {}
             for team in teams[begin : begin + wave]:
                 if team.step_s * needed > best:
                     times = f"{team.step_s * needed / best:.1f} times as long"
@@ -414,26 +414,34 @@ class AdviceSearch:
             for team, errors in self._follow(ready).items():
                 rung = lowest(errors)
                 rates[team.name] *= FACTOR**rung
-                seconds[team] = errors[rung]
-                self._trials[team.name] = Trial(
-                    team,
-                    passes,
-                    rates[team.name],
-                    errors[rung],
-                    f"slower in {format_count(passes, 'pass')}",
-                )
+                seconds[team] = errors[rung][0]
+                state = "slower" if math.isfinite(seconds[team]) else "learned nothing"
+                fate = f"{state} in {format_count(passes, 'pass')}"
+                self._trials[team.name] = Trial(team, passes, rates[team.name], seconds[team], fate)
         able = [team for team in seconds if math.isfinite(seconds[team])]
         return sorted(able, key=lambda team: seconds[team])
 
     def _climb(
         self, candidate: Candidate, passes: int, level: float, guess: float, judged: str
-    ) -> Steps[Try, Run, dict[int, float]]:
-        """Climb a ladder of rates with one tuning seed, by seconds to a level."""
+    ) -> Steps[Try, Run, dict[int, Any]]:
+        """Climb a ladder of rates with one tuning seed, by seconds to a level.
+
+        Of rates with equal seconds, as at one evaluation or if none learns, the least error counts,
+        and of equal errors the larger rate: in a short training a small one may change nothing.
+        """
+        present = 0
 
         def ask(rung: int) -> Try:
+            nonlocal present
+            present = rung  # a ladder is climbed rung by rung
             return self._try(candidate, guess * FACTOR**rung, TUNING_SEEDS[0], passes)
 
-        return translate(climb(tries=MOST_RATES), ask, lambda run: seconds_to(run, judged, level))
+        def judge(run: Run) -> Any:
+            error = final_error(run, judged)
+            place = present if math.isinf(error) else -present
+            return seconds_to(run, judged, level), error, place
+
+        return translate(climb(tries=MOST_RATES), ask, judge)
 
 
 def _refuse_met_target(run: Run, judged: str, target: float) -> None:

@@ -14,6 +14,7 @@ from harness.experiment.methods import Method, method_of
 from harness.experiment.run import Runner
 from harness.search import advice
 from harness.search.advice import AdviceSearch, Candidate, Plan, expand, seconds_to
+from harness.search.search import lowest, solve
 
 PASSES, MINIBATCHES, EVALUATIONS, START = 9, 100, 10, 1.0
 
@@ -90,13 +91,10 @@ def mean_seconds(found, cell):
     return np.mean([seconds_to(run, "dev_loss", found.target) for run in cell.runs])
 
 
-LAWS = st.lists(
-    st.builds(
-        Law, st.floats(0.05, 0.9), st.floats(1.0, 2.5), st.sampled_from([0.025, 0.05, 0.1, 0.2])
-    ),
-    min_size=2,
-    max_size=12,
+LAW = st.builds(
+    Law, st.floats(0.05, 0.9), st.floats(1.0, 2.5), st.sampled_from([0.025, 0.05, 0.1, 0.2])
 )
+LAWS = st.lists(LAW, min_size=2, max_size=12)
 
 
 # The bound is no guarantee: with laws (0.75, 1) and (0.453125, 1.5) of 0.025 s the advised
@@ -123,8 +121,8 @@ def test_candidates_that_cannot_win_are_not_trained_and_the_rest_is_halved():
     assert "passed over: 4." in fates["averaging:16, 4 workers"].fate
     slow = {f"{name}, {count}" for (name, count), law in of.items() if law.step_s >= 0.9}
     assert {config.name for config in trained.values()} & slow == {"async, 1"}
-    assert found.cells[0].workers == 1
-    assert [cell.method for cell in found.cells[1:]] == ["async", "averaging:4"]
+    cells = [(cell.method, cell.workers) for cell in found.cells]
+    assert cells == [("async", 1), ("async", 2), ("averaging:4", 2)]
     assert found.cells[1].rate == 0.1
     assert {config.seed for config in trained.values()} == {0, 1, 2, 100, 101}
     assert {config.seed for config in trained.values() if config.passes < PASSES} == {100}
@@ -137,6 +135,14 @@ def test_what_is_not_reached_is_estimated_at_the_pace_so_far():
     least = float(np.min(run.curve("")[1]))
     assert seconds_to(run, "dev_loss", 0.1) == pytest.approx(100.0 * 0.9 / (1.0 - least))
     assert seconds_to(run_of(FakeConfig("", Law(1.0), 1.0, 0)), "dev_loss", 0.5) == math.inf
+
+
+def test_if_a_short_training_changes_nothing_at_small_rates_a_larger_one_is_judged():
+    def run_at(rate):
+        return run_of(FakeConfig("", Law(1.0, 1.0 if rate > 0.3 else math.inf, 0.4), rate, 0, 1))
+
+    search = SimpleNamespace(_try=lambda team, rate, *_: rate)
+    assert lowest(solve(AdviceSearch._climb(search, None, 1, 0.5, 0.1, "dev_loss"), run_at)) == 2
 
 
 def test_without_learning_there_is_no_target():

@@ -16,11 +16,8 @@ def test_the_best_rate_of_a_bowl_is_found_from_far_away(best):
     assert best or len(errors) == 3
 
 
-def test_a_guess_that_diverges_leads_downwards():
+def test_a_guess_that_diverges_leads_downwards_until_the_search_ends():
     assert lowest(solve(climb(), lambda rung: math.inf if rung > -4 else 2.0**-rung)) == -4
-
-
-def test_where_nothing_trains_the_search_ends():
     assert len(solve(climb(), lambda rung: math.inf)) == MOST_TRIES
 
 
