@@ -62,8 +62,13 @@ def _find_parent(table: dict[str, Any], key: str, origin: str) -> tuple[Any, str
         with_catalogue(table)
     node: Any = table
     for step in steps[:-1]:
-        node = _enter(node, step, key, origin)
-    return node, steps[-1]
+        node = _enter(node, _place(node, step), key, origin)
+    return node, _place(node, steps[-1])
+
+
+def _place(node: object, step: str | int) -> str | int:
+    """A step into a list as a number, which may be written like a key: ``workers.0.count``."""
+    return int(step) if isinstance(node, list) and str(step).isdigit() else step
 
 
 def _enter(node: object, step: str | int, key: str, origin: str) -> object:

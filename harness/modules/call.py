@@ -10,7 +10,6 @@ import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +42,7 @@ from harness.modules.settings import (
     rates_of,
     schedule_of,
     seeds_of,
+    takes,
     with_decay,
 )
 from harness.modules.task import Module, charge, check_charge, problem_of, remarks
@@ -331,7 +331,7 @@ class Call:
     @cached_property
     def _draws_data(self) -> bool:
         """Whether the data are a function with the seed as its argument."""
-        return callable(self.data) and _takes_one(self.data)
+        return callable(self.data) and takes(self.data, 0)
 
     def _make_data(self, seed: int) -> Any:
         """The data of a seed."""
@@ -375,17 +375,6 @@ def tell_apart(methods: Sequence[Method]) -> list[Method]:
         words = [f"no {n}" if values[n] is None else f"{n} {values[n]}" for n in names]
         named.append(replace(method, label=" ".join([method.label, *words])))
     return named
-
-
-def _takes_one(function: Callable[..., Any]) -> bool:
-    """Whether a function takes one argument; assumed of functions without a signature."""
-    try:
-        signature(function).bind(0)
-    except TypeError:
-        return False
-    except ValueError:  # a function of C
-        return True
-    return True
 
 
 def cluster_of(asked: Cluster | str | Path) -> Cluster:

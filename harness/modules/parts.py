@@ -60,7 +60,7 @@ from harness.modules.network import (
     trainable_parameters,
     use_seed,
 )
-from harness.modules.settings import call_function, is_finite, name_function
+from harness.modules.settings import call_function, is_finite, name_function, takes
 from harness.modules.values import Call, Value, describe_structure, leaves, map_tensors, unwrap
 from harness.networks.contract import Minibatch, upload
 from harness.tasks.order import Rows
@@ -294,7 +294,8 @@ class ModuleParts(HasIdentity):
 
     Args:
         model: a module, from whose parameters every run starts; or a function that makes one,
-            called for each seed with random generators of that seed.
+            called for each seed with random generators of that seed, and with the seed if it needs
+            an argument.
         loss: function of outputs and targets, one number a minibatch; ``"model"`` for the model's
             own, the ``loss`` of its outputs.
         train: training data.
@@ -355,9 +356,10 @@ class ModuleParts(HasIdentity):
             Parameters.from_module(module)
         return module
 
-    def _make(self, model: Callable[[], Any], seed: int) -> nn.Module:
+    def _make(self, model: Callable[..., Any], seed: int) -> nn.Module:
+        arguments = [] if takes(model) or not takes(model, seed) else [seed]
         with use_seed(stream_key(seed, "initialise") >> 65):
-            module = call_function("model", model, name=self.called)
+            module = call_function("model", model, *arguments, name=self.called)
         if not isinstance(module, nn.Module):
             mistake = f"gives a {type(module).__name__}"
             raise UserError(f"model: {mistake}; allowed: a torch.nn.Module, or what makes one")

@@ -70,6 +70,17 @@ def call_function(
         raise UserError(f"{key}: {reason}{end}") from error
 
 
+def takes(function: Callable[..., Any], *arguments: object) -> bool:
+    """Whether a function can be called with arguments; assumed of one without a signature."""
+    try:
+        signature(function).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:  # a function of C
+        return True
+    return True
+
+
 def is_finite(value: Any) -> bool:
     """Whether a value is a finite number, and not a bool."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -207,8 +218,9 @@ class ModuleTable(Spec):
 
     Args:
         model: a `torch.nn.Module`, from whose parameters every run starts, in its current mode; or
-            a function that makes one, called for each seed with its random numbers. Parameters with
-            ``requires_grad`` are trained and have one precision; tied ones count once.
+            a function that makes one, called for each seed with its random numbers, and with the seed
+            if it needs an argument. Parameters with ``requires_grad`` are trained and have one
+            precision; tied ones count once.
         loss: a function of outputs and targets: one number for a minibatch; ``"model"`` for the
             ``loss`` of the model's outputs. Outputs may be of any kind; of an object or a dict the
             built-in metrics take ``logits``.

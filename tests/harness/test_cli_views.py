@@ -45,7 +45,7 @@ def test_a_sweep_reaches_lists_tables_not_there_yet_and_the_catalogue(tmp_path):
         'jitter = {law = "empirical", values = [1.0, 2.0]}\n'
     )
     sweeps = ["workers[0].count=3,5", "stragglers.probability=0.5", "devices.H100.launch_s=1.5"]
-    found = points(path, [*sweeps, "jitter.values[1]=4.0"])
+    found = points(path, [*sweeps, "jitter.values.1=4.0"])
     assert {point.cluster.jitter.values for point in found} == {(1.0, 4.0)}
     assert [point.cluster.size for point in found] == [3, 5]
     assert {point.cluster.stragglers.probability for point in found} == {0.5}

@@ -132,12 +132,18 @@ def test_the_training_loss_of_a_reading_is_that_of_its_folds(usual):
     assert result.runs[0].curve("train_loss")[1].tolist() == [1.5] * 14
 
 
-def test_data_may_be_a_function_of_the_seed(usual):
+def test_model_and_data_may_be_functions_of_the_seed(usual):
+    seeds = set()
+
     def drawn(seed: int):
         generator = torch.Generator().manual_seed(seed)
         return [(torch.randn(6, generator=generator), seed % 3) for _ in range(60)]
 
-    found = lagbench.train(mlp, functional.cross_entropy, drawn, rate=0.01, seeds=2, **usual)
+    def made(seed):
+        return seeds.add(seed) or mlp()
+
+    found = lagbench.train(made, functional.cross_entropy, drawn, rate=0.01, seeds=2, **usual)
+    assert seeds == {0, 1}
     data = [run.config["problem"]["data"]["train"] for run in found.runs]
     assert data[0] != data[1]
 
