@@ -294,8 +294,8 @@ class ModuleParts(HasIdentity):
 
     Args:
         model: a module, from whose parameters every run starts; or a function that makes one,
-            called for each seed with random generators of that seed, and with the seed if it needs
-            an argument.
+            called for each seed with random generators of that seed, and with ``seed`` if it needs
+            that argument.
         loss: function of outputs and targets, one number a minibatch; ``"model"`` for the model's
             own, the ``loss`` of its outputs.
         train: training data.
@@ -357,9 +357,10 @@ class ModuleParts(HasIdentity):
         return module
 
     def _make(self, model: Callable[..., Any], seed: int) -> nn.Module:
-        arguments = [] if takes(model) or not takes(model, seed) else [seed]
+        arguments = {} if takes(model) or not takes(model, seed=seed) else {"seed": seed}
+        made = partial(model, **arguments)
         with use_seed(stream_key(seed, "initialise") >> 65):
-            module = call_function("model", model, *arguments, name=self.called)
+            module = call_function("model", made, name=self.called or name_function(model))
         if not isinstance(module, nn.Module):
             mistake = f"gives a {type(module).__name__}"
             raise UserError(f"model: {mistake}; allowed: a torch.nn.Module, or what makes one")

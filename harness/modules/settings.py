@@ -70,10 +70,10 @@ def call_function(
         raise UserError(f"{key}: {reason}{end}") from error
 
 
-def takes(function: Callable[..., Any], *arguments: object) -> bool:
+def takes(function: Callable[..., Any], *arguments: object, **named: object) -> bool:
     """Whether a function can be called with arguments; assumed of one without a signature."""
     try:
-        signature(function).bind(*arguments)
+        signature(function).bind(*arguments, **named)
     except TypeError:
         return False
     except ValueError:  # a function of C
@@ -218,8 +218,8 @@ class ModuleTable(Spec):
 
     Args:
         model: a `torch.nn.Module`, from whose parameters every run starts, in its current mode; or
-            a function that makes one, called for each seed with its random numbers, and with the seed
-            if it needs an argument. Parameters with ``requires_grad`` are trained and have one
+            a function that makes one, called for each seed with its random numbers, and with ``seed``
+            if it needs that argument. Parameters with ``requires_grad`` are trained and have one
             precision; tied ones count once.
         loss: a function of outputs and targets: one number for a minibatch; ``"model"`` for the
             ``loss`` of the model's outputs. Outputs may be of any kind; of an object or a dict the
