@@ -154,8 +154,13 @@ def _read(
     check = _Check(data, index, collate, what)
     with use_seed(READING_SEED):
         before = state_of_generators()
-        arrays = _stack([_example(data[row], collate, what) for row in index.tolist()], what)
+        examples = [_example(data[row], collate, what) for row in index.tolist()]
         draws = state_of_generators() != before
+        if longest := _find_longest(examples, collate):
+            LOG.info(f"{what}: collate_fn pads to the longest of all examples, not of a minibatch")
+            beside = [data[row] for row in index[longest].tolist()]
+            return _read(data, PaddingCollate(cast(Collate, collate), beside), what, rows)
+    arrays = _stack(examples, what)
     check.finish()
     if not draws:
         return arrays
@@ -251,6 +256,29 @@ Collate = Callable[[list[Any]], Any]
 """The ``collate_fn`` of a loader, which is called with one item at a time."""
 
 
+@dataclass(frozen=True)
+class PaddingCollate:
+    """A ``collate_fn`` that pads each item like the longest ones, which follow it."""
+
+    collate: Collate
+    longest: list[Any]
+
+    def __call__(self, items: list[Any]) -> Any:
+        """A batch of the items, and of the longest ones after them."""
+        return self.collate([*items, *self.longest])
+
+
+def _find_longest(examples: Sequence[Arrays], collate: Collate | None) -> list[int]:
+    """Examples that are the longest in some direction; none if all are alike or nothing pads."""
+    sizes = [[size for t in example.tensors() for size in t.shape] for example in examples]
+    alike = all(row == sizes[0] for row in sizes)
+    if alike or collate in (None, *TORCHS_OWN) or isinstance(collate, PaddingCollate):
+        return []
+    if len({len(row) for row in sizes}) > 1:
+        return []
+    return np.unique(np.argmax(sizes, axis=0)).tolist()
+
+
 def _example(item: Any, collate: Collate | None, what: str) -> Arrays:
     """One example of a data set's item.
 
@@ -260,7 +288,8 @@ def _example(item: Any, collate: Collate | None, what: str) -> Arrays:
     if collate is None:
         return _pair(item, what)
     batch = _pair(collate([item]), what)
-    if not all(tensor.shape[:1] == (1,) for tensor in batch.tensors()):
+    count = 1 + len(collate.longest) if isinstance(collate, PaddingCollate) else 1
+    if not all(tensor.shape[:1] == (count,) for tensor in batch.tensors()):
         shapes = " and ".join(str(list(tensor.shape)) for tensor in batch.tensors())
         raise UserError(f"{what}: a batch of one item has shapes {shapes}; allowed: [1, ...]")
     return batch.map(lambda tensor: tensor[0])

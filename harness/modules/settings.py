@@ -218,9 +218,9 @@ class ModuleTable(Spec):
 
     Args:
         model: a `torch.nn.Module`, from whose parameters every run starts, in its current mode; or
-            a function that makes one, called for each seed with its random numbers, and with ``seed``
-            if it needs that argument. Parameters with ``requires_grad`` are trained and have one
-            precision; tied ones count once.
+            a function that makes one, called for each seed with its random numbers, and with
+            ``seed`` if it needs that argument. Parameters with ``requires_grad`` are trained and
+            have one precision; tied ones count once.
         loss: a function of outputs and targets: one number for a minibatch; ``"model"`` for the
             ``loss`` of the model's outputs. Outputs may be of any kind; of an object or a dict the
             built-in metrics take ``logits``.
