@@ -25,16 +25,8 @@ from harness.experiment.run import run as execute
 from harness.fidelity.predict import time_passes
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.task import Module
-from harness.simulator.cluster import (
-    Cluster,
-    Device,
-    Fault,
-    Jitter,
-    Parallel,
-    Server,
-    WorkerGroup,
-    Workload,
-)
+from harness.simulator import Cluster, Device, Fault, WorkerGroup, Workload
+from harness.simulator.cluster import Jitter, Parallel, Server
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.parameter_server import ParameterServer

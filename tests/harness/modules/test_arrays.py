@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -69,6 +70,18 @@ def collate_flipped(items):
 def test_a_loader_s_own_collate_makes_each_example():
     loader = DataLoader(TensorDataset(X, Y), batch_size=4, collate_fn=collate_flipped)
     assert torch.equal(arrays_of(loader, "data").x, -X)
+
+
+def test_a_collate_that_pads_makes_all_as_long_as_the_longest():
+    def padded(pairs):
+        rows = pad_sequence([x for x, _ in pairs], batch_first=True, padding_value=-1.0)
+        return rows, torch.tensor([y for _, y in pairs])
+
+    pairs = [(torch.arange(1.0, length), length % 2) for length in (3, 6, 2, 4)]
+    arrays = arrays_of(DataLoader(pairs, batch_size=2, collate_fn=padded), "data")
+    x, y = padded(pairs)
+    assert torch.equal(arrays.x, x)
+    assert torch.equal(arrays.y, y)
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,8 @@ import pytest
 
 from harness.cli import main
 from harness.commands.timing import is_lockstep
-from harness.simulator.cluster import (
-    LEAST_STEP_S,
-    Cluster,
-    Device,
-    Fault,
-    Jitter,
-    Server,
-    Stragglers,
-    WorkerGroup,
-    Workload,
-    describe_doubts,
-)
+from harness.simulator import Cluster, Device, Fault, WorkerGroup, Workload
+from harness.simulator.cluster import LEAST_STEP_S, Jitter, Server, Stragglers, describe_doubts
 
 PAGE = Path(__file__).parents[3] / "docs" / "clusters.md"
 
