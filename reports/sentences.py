@@ -106,7 +106,8 @@ def _warn_of_the_end(table: Table) -> Iterator[str]:
         ]
         if row.is_earned and max(shares) > NEAR_END:
             name, share = label(table, row), f"{max(shares):.0%}"
-            text = f"{name} reaches it only after {share} of the training, with one seed at least"
+            verb = "reach" if name.endswith(" workers") else "reaches"
+            text = f"{name} {verb} it only after {share} of the training, with one seed at least"
             yield f"{text}: more passes would show whether its time holds."
 
 

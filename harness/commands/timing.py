@@ -429,14 +429,14 @@ def rows(
         news: says how far it is.
     """
     simulated = _Simulated(arguments, point.cluster, workload, news)
+    locked = max((n for n in counts if is_lockstep(point.cluster, workload, n)), default=0)
     for count in counts:
         news.row += 1
         row = simulated.row(count)
         timing = replace(row.timing, single_per_s=simulated.alone_per_s(row), swept=point.values)
         protocol = row.simulation.protocol
         timing = replace(timing, unit=protocol.unit, own=row.own_figures())
-        lockstep = count == max(counts) and is_lockstep(point.cluster, workload, count)
-        if lockstep and protocol.trains_minibatches:
+        if count == locked and protocol.trains_minibatches:
             varied = replace(point.cluster, jitter=Jitter("lognormal", JITTER_CV))
             jittered = _Simulated(arguments, varied, workload, news).row(count)
             timing = replace(timing, jittered_per_s=jittered.timing.throughput_per_s)

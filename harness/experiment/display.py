@@ -165,7 +165,7 @@ class Display:
     def _head(self) -> str:
         compiling = self._compiling and f"; compiling, once on this machine: {self._compiling}"
         left_s, about = self.left_s(), "about " if self._tally else ""
-        remaining = f", {about}{describe_seconds(left_s)} left" if left_s else ""
+        remaining = f", {about}{describe_seconds(left_s)} left" if left_s and left_s >= 1.0 else ""
         finished, total = (self._already + len(n) for n in (self._finished, self._efforts))
         if self._tally:
             return f"[{self._tally.describe(finished)}{remaining}{compiling}]"

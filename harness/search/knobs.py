@@ -156,7 +156,7 @@ KNOBS = {
             True,
             lambda v: int(v) + 1,
             True,
-            "cluster, but for its first device: staleness is exact with equal workers alone",
+            "cluster, its first device aside: exact staleness is that of equal workers",
         ),
         Knob("delay", "further latency of every message (s)", _add_latency, (0.0, 1.0)),
         Knob("loss", "share of messages lost", _add_message_loss, (0.0, 0.5)),
