@@ -218,9 +218,9 @@ class Algorithm(ABC):
 
     @abstractmethod
     def fold(self, server: Server, fold: Fold) -> None:
-        """Fold contributions ``[W, P]`` into the server, in place.
+        """Fold contributions ``[W, P]`` into the server, in place, and count the fold.
 
-        The server's version grows by one, however many contributions there are.
+        That is ``server.version += 1``, however many contributions there are.
         """
         ...
 

@@ -619,6 +619,7 @@ def check_settings_class(name: str, part: object) -> None:
     if not is_dataclass(part):
         kind = type(part).__qualname__
         mistake = (
-            f"{kind} is no dataclass; allowed: with @dataclass(frozen=True) above class {kind}"
+            f"{kind} is no dataclass; allowed: with @dataclass(frozen=True) above class {kind},"
+            " and its settings as fields in place of __init__"
         )
         raise UserError(f"{name}: {mistake}")
