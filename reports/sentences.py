@@ -119,9 +119,15 @@ def describe_ahead(table: Table) -> Iterator[str]:
         yield f"Not there {within(table.rows[0])}, but {behind}: {', '.join(ahead)}; train longer."
 
 
+LEFT_OUT = 0.95
+"""Share of the passes' examples that a row trains, below which it is said."""
+
+
 def within(row: Row) -> str:
     """The length of training, as the limit of what a row that is short of the target shows."""
     passes = float(row.cell.runs[0].config.get("passes", math.nan))
+    if row.trained < LEFT_OUT:
+        return f"within the {row.trained * passes:.2g} passes that are trained"
     if passes == 1.0:
         return "within this pass"
     return f"within these {format_count(passes, 'pass')}" if passes > 0 else "within its passes"

@@ -17,7 +17,7 @@ from harness.store.files import columns_of
 from harness.store.schema import TIMELINE
 from reports import comparison
 from reports.learning_curves import curves_figure
-from reports.sentences import answer, format_error, rank_rows
+from reports.sentences import answer, format_error, rank_rows, within
 
 Curve = Sequence[tuple[float, float, float]]
 """Passes, simulated seconds and value of each evaluation."""
@@ -183,6 +183,8 @@ def test_a_row_that_is_ahead_when_its_passes_end_is_told_as_unfinished(seeds):
     cells = {(row[0], row[1]): row[5] for row in comparison.cells(table)}
     assert cells["a", "8"] == "not within these 5 passes, ahead there"
     assert cells["b", "8"] == "not within these 5 passes"
+    undone = replace(table.rows[0], trained=0.679)  # by restarts
+    assert within(undone) == "within the 3.4 passes that are trained"
 
 
 @pytest.mark.parametrize("more", [False, True])
