@@ -37,7 +37,7 @@ LEAST_TIMES, MOST_TIMES = 0.01, 10_000.0
 NEAR_END = 0.9
 """Share of training after which a target is touched rather than passed."""
 
-LEAST_SHARE = 0.99
+LEAST_SHARE = 0.95
 """Share of the passes' examples below which the first sentence says how many were trained."""
 
 EDGE = "*: the best rate is at an end of those that were tried"
@@ -119,14 +119,10 @@ def describe_ahead(table: Table) -> Iterator[str]:
         yield f"Not there {within(table.rows[0])}, but {behind}: {', '.join(ahead)}; train longer."
 
 
-LEFT_OUT = 0.95
-"""Share of the passes' examples that a row trains, below which it is said."""
-
-
 def within(row: Row) -> str:
     """The length of training, as the limit of what a row that is short of the target shows."""
     passes = float(row.cell.runs[0].config.get("passes", math.nan))
-    if row.trained < LEFT_OUT:
+    if row.trained < LEAST_SHARE:
         return f"within the {row.trained * passes:.2g} passes that are trained"
     if passes == 1.0:
         return "within this pass"
@@ -206,14 +202,16 @@ def _single(table: Table) -> Iterator[str]:
     name, metric = row.cell.name, table.metric
     began = "" if row.start is None else f"; before training it was {row.start:.3g}"
     if not row.has_learned:
-        yield f"{name} did not learn: {metric} {format_error(row.error)} at the end{began}."
+        outcome = "ends no better than at its start" if row.reached else "did not learn"
+        yield f"{name} {outcome}: {metric} {format_error(row.error)} at the end{began}."
         return
     passes = float(row.cell.runs[0].config.get("passes", math.nan))
     length = format_count(passes, "pass")
     if row.trained < LEAST_SHARE:
         config = row.cell.runs[0].config
-        why = "restarts undid" if config["cluster"]["checkpoints"] else "faults or rounds dropped"
-        length = f"only {row.trained * passes:.3g} of {length} ({why} the rest)"
+        is_undone = config["cluster"]["checkpoints"]
+        why = "restarts undid the rest" if is_undone else "the rest was lost or filled no minibatch"
+        length = f"only {row.trained * passes:.3g} of {length} ({why})"
     after = f"after {length}, " if math.isfinite(passes) else ""
     took = f"{after}{format_seconds(row.seconds.estimate)} of simulated time"
     value = f"{round_to(row.error.estimate, 3, row.error.width):g}"

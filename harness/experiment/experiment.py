@@ -15,6 +15,7 @@ from math import ceil
 from typing import Any, Generic, Literal, Self, TypeVar, cast
 
 from harness.algorithms.catalogue import Algorithm
+from harness.algorithms.compression import Compressed
 from harness.algorithms.schedules import STEADY, Halving, Rates, Schedule, Search
 from harness.base import seeds
 from harness.base.errors import UserError
@@ -505,4 +506,7 @@ def complete_protocol(table: Table, kind: type[Task], place: str) -> Table:
     # `rounds` is a setting of some algorithms, and decides before their class does.
     rounds = choices.get("rounds", algorithm_kind is None or algorithm_kind.rounds)
     usual = Averaging if rounds else ParameterServer
+    coder: Table = choices.get("coder", {KIND: "TopK"})
+    if algorithm_kind is Compressed and coder.get(KIND) != "PowerSgd":  # as in `methods`
+        settings = {"collective": "gather", **settings}
     return {**table, "protocol": {KIND: usual.__name__, **settings}}

@@ -21,6 +21,7 @@ from harness.algorithms.catalogue import (
     Muon,
     TorchOptimizer,
 )
+from harness.algorithms.compression import Compressed, PowerSgd
 from harness.algorithms.descent import PLAIN, Descent
 from harness.base.errors import UserError, name_error
 from harness.base.registry import (
@@ -233,4 +234,8 @@ def _find_algorithm(name: str) -> Algorithm:
 
 
 def _protocol(algorithm: Algorithm, steps: int) -> TimingProtocol:
-    return Averaging(steps) if algorithm.rounds else ParameterServer(push_every=steps)
+    if not algorithm.rounds:
+        return ParameterServer(push_every=steps)
+    # Entries or scales that differ from worker to worker cannot be added up on their way.
+    adds_up = not isinstance(algorithm, Compressed) or isinstance(algorithm.coder, PowerSgd)
+    return Averaging(steps, collective="ring" if adds_up else "gather")

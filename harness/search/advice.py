@@ -201,11 +201,11 @@ def simulate_step_s(config: AnyExperiment) -> float:
     Args:
         config: configuration of a run.
     """
-    folds = 20 if config.rounds else 20 * config.workers + 20
+    folds = 100 if config.rounds else 100 * config.workers
     timeline = config.simulate(config.timed).advance(folds=folds)
-    half = folds // 2
-    begun_s, ended_s = (float(timeline.folds.time_s[at]) for at in (half - 1, -1))
-    later = timeline.contributions.fold >= half
+    begun_s, ended_s = (float(timeline.folds.time_s[at]) for at in (folds // 2 - 1, -1))
+    # Equal workers fold at one instant: of such folds all count, or none.
+    later = timeline.contributions.fold >= np.searchsorted(timeline.folds.time_s, begun_s, "right")
     return (ended_s - begun_s) / float(timeline.contributions.steps[later].sum())
 
 

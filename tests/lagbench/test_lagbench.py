@@ -17,8 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lagbench
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.compression import Compressed, TopK
+from harness.algorithms.compression import Compressed, PowerSgd, TopK
 from harness.base.errors import ProcessDied
+from harness.experiment.methods import method_of
 from harness.search.comparison import Grid
 from harness.search.rates import TUNING_SEEDS
 from harness.store import Store
@@ -231,6 +232,8 @@ def test_workers_that_die_before_anything_is_folded_end_the_run(usual, cluster):
 def test_what_an_algorithm_does_not_send_is_not_charged(usual, cluster):
     cluster.write_text(LINKED, encoding="utf-8")
     kept = Compressed(AsyncSgd(), TopK(0.25))
+    factors = Compressed(coder=PowerSgd())  # which add up on their way, as entries do not
+    assert [method_of(c).protocol.collective for c in (kept, factors)] == ["gather", "ring"]
 
     def travelling(algorithm) -> float:
         found = lagbench.train(

@@ -183,8 +183,7 @@ def test_a_row_that_is_ahead_when_its_passes_end_is_told_as_unfinished(seeds):
     cells = {(row[0], row[1]): row[5] for row in comparison.cells(table)}
     assert cells["a", "8"] == "not within these 5 passes, ahead there"
     assert cells["b", "8"] == "not within these 5 passes"
-    undone = replace(table.rows[0], trained=0.679)  # by restarts
-    assert within(undone) == "within the 3.4 passes that are trained"
+    assert within(replace(table.rows[0], trained=0.679)).startswith("within the 3.4 passes that")
 
 
 @pytest.mark.parametrize("more", [False, True])
