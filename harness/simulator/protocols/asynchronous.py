@@ -48,9 +48,8 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
         # One event can lose all contributions in flight: the record has space for them beyond.
         if counts[0] > room or counts[1] > room or counts[2] > room:
             return FULL
-        link_s = links.next_departure_s(state.links, clock.now_s)
+        link_s, event_s = links.next_departure_s(state.links, clock.now_s), state.events[1].time_s
         fold_s = events.head_s(state.folds) if rules.backups < 0 else clock.round_s
-        event_s = state.events[1].time_s
         # Drained: nothing is in flight, and no worker may begin a contribution in this segment.
         # A worker that a rule keeps waiting is parked, too, though the limits allow it to read.
         waits = rules.asks and may_begin(state, rules, limits)
@@ -227,7 +226,8 @@ def fold(state: State, costs: Costs, rules: Rules, record: Record) -> None:
     slot.phase = server.FREE
     end_of(state, rules, number)
     worker.folds += 1
-    if worker.status != server.AWAY and worker.folds == clock.least + 1:
+    is_watched = rules.bound >= 0 or rules.asks
+    if is_watched and worker.status != server.AWAY and worker.folds == clock.least + 1:
         server.leave_least(state, rules)
     server.resume(state, number)
 
