@@ -157,9 +157,15 @@ def _read(
         examples = [_example(data[row], collate, what) for row in index.tolist()]
         draws = state_of_generators() != before
         if longest := _find_longest(examples, collate):
-            LOG.info(f"{what}: collate_fn pads to the longest of all examples, not of a minibatch")
             beside = [data[row] for row in index[longest].tolist()]
-            return _read(data, PaddingCollate(cast(Collate, collate), beside), what, rows)
+            padding = PaddingCollate(cast(Collate, collate), beside)
+            try:
+                padding([data[index[0]]])
+            except RuntimeError:  # it stacks and does not pad: refused below
+                pass
+            else:
+                LOG.info(f"{what}: collate_fn pads to the longest of all, not of a minibatch")
+                return _read(data, padding, what, rows)
     arrays = _stack(examples, what)
     check.finish()
     if not draws:

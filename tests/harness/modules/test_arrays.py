@@ -79,9 +79,10 @@ def test_a_collate_that_pads_makes_all_as_long_as_the_longest():
 
     pairs = [(torch.arange(1.0, length), length % 2) for length in (3, 6, 2, 4)]
     arrays = arrays_of(DataLoader(pairs, batch_size=2, collate_fn=padded), "data")
-    x, y = padded(pairs)
-    assert torch.equal(arrays.x, x)
-    assert torch.equal(arrays.y, y)
+    assert torch.equal(arrays.x, padded(pairs)[0])
+    stacks = DataLoader(pairs).collate_fn  # and does not pad
+    with pytest.raises(UserError, match=r"^data: examples of unequal shape"):
+        arrays_of(DataLoader(pairs, batch_size=2, collate_fn=lambda some: stacks(some)), "data")
 
 
 @pytest.mark.parametrize(
