@@ -13,16 +13,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from harness.simulator.cluster import (
-    Cluster,
-    Device,
-    Fault,
-    Jitter,
-    Link,
-    Server,
-    WorkerGroup,
-    Workload,
-)
+from harness.simulator import Cluster, Device, Fault, WorkerGroup, Workload
+from harness.simulator.cluster import Jitter, Link, Server
 from harness.simulator.collectives import AllReduce
 from harness.simulator.costs import computation_s, costs_of, uniforms
 from harness.simulator.network import Level, Network, wire

@@ -27,17 +27,8 @@ from harness.experiment.task import Problem, Task
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.replay.sharded_replay import ShardedReplay
-from harness.simulator.cluster import (
-    Checkpoints,
-    Cluster,
-    Device,
-    Fault,
-    Jitter,
-    Link,
-    Server,
-    WorkerGroup,
-    Workload,
-)
+from harness.simulator import Cluster, Device, Fault, WorkerGroup, Workload
+from harness.simulator.cluster import Checkpoints, Jitter, Link, Server
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.timeline import Timeline, concat
 from tests.equivalence.catalogue import WORKERS, algorithms, protocols

@@ -80,6 +80,7 @@ def test_a_collate_that_pads_makes_all_as_long_as_the_longest():
     pairs = [(torch.arange(1.0, length), length % 2) for length in (3, 6, 2, 4)]
     arrays = arrays_of(DataLoader(pairs, batch_size=2, collate_fn=padded), "data")
     assert torch.equal(arrays.x, padded(pairs)[0])
+    assert arrays.y.tolist() == [1, 0, 0, 0]
     stacks = DataLoader(pairs).collate_fn  # and does not pad
     with pytest.raises(UserError, match=r"^data: examples of unequal shape"):
         arrays_of(DataLoader(pairs, batch_size=2, collate_fn=lambda some: stacks(some)), "data")

@@ -16,16 +16,8 @@ from harness.modules.inspection import Counts, StepCounter
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.settings import ModuleTable
 from harness.modules.task import charge, count_step
-from harness.simulator.cluster import (
-    OPERATOR_S,
-    Cluster,
-    Device,
-    WorkerGroup,
-    Workload,
-    catalogue,
-    describe_doubts,
-    load_cluster,
-)
+from harness.simulator import Cluster, Device, WorkerGroup, Workload, load_cluster
+from harness.simulator.cluster import OPERATOR_S, catalogue, describe_doubts
 from harness.simulator.simulation import Simulation
 
 

@@ -3,16 +3,8 @@ from typing import Any
 
 import pytest
 
-from harness.simulator.cluster import (
-    Cluster,
-    Device,
-    Host,
-    Jitter,
-    Link,
-    Server,
-    WorkerGroup,
-    Workload,
-)
+from harness.simulator import Cluster, Device, WorkerGroup, Workload
+from harness.simulator.cluster import Host, Jitter, Link, Server
 from harness.simulator.simulation import Simulation
 from harness.simulator.timeline import Timeline
 
