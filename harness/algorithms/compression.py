@@ -39,6 +39,9 @@ class TopK:
         kept: share of the entries that is sent; at least one entry.
     """
 
+    adds_up: ClassVar[bool] = False
+    """Whether messages can be added up on their way, compressed."""
+
     kept: float = setting(0.01, above=0.0, at_most=1.0)
 
     @property
@@ -61,6 +64,9 @@ class Int8:
     Args:
         block: number of entries that share a scale.
     """
+
+    adds_up: ClassVar[bool] = False
+    """Whether messages can be added up on their way, compressed."""
 
     block: int = setting(256, at_least=1, at_most=2**30)
 
@@ -93,6 +99,9 @@ class PowerSgd:
     Args:
         rank: number of columns of a factor.
     """
+
+    adds_up: ClassVar[bool] = True
+    """Whether messages can be added up on their way, compressed."""
 
     rank: int = setting(4, at_least=1, at_most=2**20)
 

@@ -502,11 +502,16 @@ def complete_protocol(table: Table, kind: type[Task], place: str) -> Table:
     algorithm = table.get("algorithm")
     choices = cast(Table, algorithm) if isinstance(algorithm, dict) else Table()
     kinds: dict[object, type[Algorithm]] = {k.__name__: k for k in dataclasses_below(Algorithm)}
-    algorithm_kind = kinds.get(str(choices.get(KIND)))
-    # `rounds` is a setting of some algorithms, and decides before their class does.
-    rounds = choices.get("rounds", algorithm_kind is None or algorithm_kind.rounds)
-    usual = Averaging if rounds else ParameterServer
-    coder: Table = choices.get("coder", {KIND: "TopK"})
-    if algorithm_kind is Compressed and coder.get(KIND) != "PowerSgd":  # as in `methods`
-        settings = {"collective": "gather", **settings}
-    return {**table, "protocol": {KIND: usual.__name__, **settings}}
+    usual: TimingProtocol = Averaging(1)
+    if algorithm_kind := kinds.get(str(choices.get(KIND))):
+        usual = usual_protocol(build(algorithm_kind, choices, place, "algorithm"))
+    further = {"collective": usual.collective} if isinstance(usual, Averaging) else {}
+    return {**table, "protocol": {KIND: type(usual).__name__, **further, **settings}}
+
+
+def usual_protocol(algorithm: Algorithm, steps: int = 1) -> TimingProtocol:
+    """The protocol of an algorithm with so many minibatches a contribution, if none is named."""
+    if not algorithm.rounds:
+        return ParameterServer(push_every=steps)
+    adds_up = not isinstance(algorithm, Compressed) or algorithm.coder.adds_up
+    return Averaging(steps, collective="ring" if adds_up else "gather")

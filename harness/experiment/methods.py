@@ -21,7 +21,6 @@ from harness.algorithms.catalogue import (
     Muon,
     TorchOptimizer,
 )
-from harness.algorithms.compression import Compressed, PowerSgd
 from harness.algorithms.descent import PLAIN, Descent
 from harness.base.errors import UserError, name_error
 from harness.base.registry import (
@@ -32,11 +31,10 @@ from harness.base.registry import (
     resolve_algorithm,
 )
 from harness.base.settings import build, check_settings_class, dataclasses_below
+from harness.experiment.experiment import usual_protocol
 from harness.natural_gradient import NaturalGradient
-from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.simulation import load_protocol, protocol_named
 
 PLAIN_FORMS = AsyncSgd(), AveragedSgd(), GradientAveraging(), ModelAveraging()
@@ -124,7 +122,7 @@ def method_of(asked: Asked, *, needs_steps: bool = True) -> Method:
         case Method():
             return asked
         case Algorithm():
-            return Method(type(asked).__name__, asked, _protocol(asked, 1))
+            return Method(type(asked).__name__, asked, usual_protocol(asked))
         case (str() | Algorithm() as part, TimingProtocol() as protocol):
             method = method_of(part, needs_steps=False)
             name, algorithm, usual = method.label, method.algorithm, method.protocol
@@ -174,7 +172,8 @@ def _method_named(text: str, *, needs_steps: bool) -> Method:
     if not 1 <= steps <= MOST_STEPS:
         raise UserError(f"algorithm: {text!r}; allowed after the colon: 1 to {MOST_STEPS}")
     backup = name == "backup-workers"
-    return Method(text, algorithm, BackupWorkers(steps) if backup else _protocol(algorithm, steps))
+    protocol = BackupWorkers(steps) if backup else usual_protocol(algorithm, steps)
+    return Method(text, algorithm, protocol)
 
 
 def with_optimizer(method: Method, optimizer: str | Descent | None) -> Method:
@@ -231,11 +230,3 @@ def _find_algorithm(name: str) -> Algorithm:
         allowed = f"a pair of an algorithm and it, as ('async', {protocol}(...))"
         raise UserError(f"algorithm: {name!r} is a protocol; allowed: {allowed}")
     return build(classes[name], {}, "algorithm", name)
-
-
-def _protocol(algorithm: Algorithm, steps: int) -> TimingProtocol:
-    if not algorithm.rounds:
-        return ParameterServer(push_every=steps)
-    # Entries or scales that differ from worker to worker cannot be added up on their way.
-    adds_up = not isinstance(algorithm, Compressed) or isinstance(algorithm.coder, PowerSgd)
-    return Averaging(steps, collective="ring" if adds_up else "gather")

@@ -176,6 +176,8 @@ def test_an_algorithm_that_may_be_in_rounds_says_so_and_its_usual_protocol_follo
     springs = springs.replace('"Easgd"\n', '"Easgd"\nrounds = true\n')
     together = load_run(written(tmp_path, springs + "every = 5\n"))
     assert (together.protocol, together.rounds) == (Averaging(5), True)
+    entries = RUN.replace("AsyncSgd", "Compressed") + "[protocol]\nevery = 1\n"  # no sum on the way
+    assert load_run(written(tmp_path, entries)).protocol == Averaging(1, collective="gather")
 
 
 def test_a_fragment_is_what_a_cluster_is_charged_for():
