@@ -16,6 +16,7 @@ from reports.answers import Answer, charge_line
 from reports.learning_curves import draw_curves
 from reports.sentences import (
     EDGE,
+    UNEVEN,
     answer,
     format_error,
     format_range,
@@ -86,10 +87,6 @@ def feet(table: Table) -> Iterator[str]:
 def _folds(row: Row) -> float:
     """Most folds of a run of the row; 0 without runs."""
     return max((run.summary.get("folds", 0) for run in row.cell.runs), default=0)
-
-
-UNEVEN = 0.05
-"""Difference of the trained from the requested examples that is told below the table."""
 
 
 def _describe_shares(table: Table) -> str:

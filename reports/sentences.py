@@ -37,8 +37,8 @@ LEAST_TIMES, MOST_TIMES = 0.01, 10_000.0
 NEAR_END = 0.9
 """Share of training after which a target is touched rather than passed."""
 
-LEAST_SHARE = 0.95
-"""Share of the passes' examples below which the first sentence says how many were trained."""
+UNEVEN = 0.05
+"""Difference of the trained from the requested examples that is told."""
 
 EDGE = "*: the best rate is at an end of those that were tried"
 
@@ -122,7 +122,7 @@ def describe_ahead(table: Table) -> Iterator[str]:
 def within(row: Row) -> str:
     """The length of training, as the limit of what a row that is short of the target shows."""
     passes = float(row.cell.runs[0].config.get("passes", math.nan))
-    if row.trained < LEAST_SHARE:
+    if row.trained < 1.0 - UNEVEN:
         return f"within the {row.trained * passes:.2g} passes that are trained"
     if passes == 1.0:
         return "within this pass"
@@ -207,7 +207,7 @@ def _single(table: Table) -> Iterator[str]:
         return
     passes = float(row.cell.runs[0].config.get("passes", math.nan))
     length = format_count(passes, "pass")
-    if row.trained < LEAST_SHARE:
+    if row.trained < 1.0 - UNEVEN:
         config = row.cell.runs[0].config
         is_undone = config["cluster"]["checkpoints"]
         why = "restarts undid the rest" if is_undone else "the rest was lost or filled no minibatch"

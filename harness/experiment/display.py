@@ -142,13 +142,13 @@ class Display:
         shares = {name: min(1.0, p.done / p.passes) for name, p in self._running.items()}
         shares |= dict.fromkeys(self._finished, 1.0)
         progress = sum(effort * shares.get(name, 0.0) for name, effort in self._efforts.items())
-        clock, here = self._clock, len(self._efforts)
-        progress *= here / (sum(self._efforts.values()) or 1.0)
-        made, ahead = clock.made + progress, clock.usual - clock.done - self._already
-        left = max(ahead, here) - progress
+        clock, count = self._clock, len(self._efforts)
+        progress *= count / (sum(self._efforts.values()) or 1.0)
+        trained, ahead = clock.made + progress, clock.usual - clock.done - self._already
+        left = max(ahead, count) - progress
         # Extrapolated from a moment of work, the time would jump.
-        is_enough = made > min(1.0, ENOUGH * (made + left))
-        return (time.monotonic() - clock.began_s) * left / made if is_enough else None
+        is_enough = trained > min(1.0, ENOUGH * (trained + left))
+        return (time.monotonic() - clock.began_s) * left / trained if is_enough else None
 
     def _show(self) -> None:
         now_s = time.monotonic()

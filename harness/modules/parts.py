@@ -358,9 +358,9 @@ class ModuleParts(HasIdentity):
 
     def _make(self, model: Callable[..., Any], seed: int) -> nn.Module:
         arguments = {} if takes(model) or not takes(model, seed=seed) else {"seed": seed}
-        made = partial(model, **arguments)
+        maker = partial(model, **arguments)
         with use_seed(stream_key(seed, "initialise") >> 65):
-            module = call_function("model", made, name=self.called or name_function(model))
+            module = call_function("model", maker, name=self.called or name_function(model))
         if not isinstance(module, nn.Module):
             mistake = f"gives a {type(module).__name__}"
             raise UserError(f"model: {mistake}; allowed: a torch.nn.Module, or what makes one")

@@ -429,17 +429,13 @@ class AdviceSearch:
         Of rates with equal seconds, as at one evaluation or if none learns, the least error counts,
         and of equal errors the larger rate: in a short training a small one may change nothing.
         """
-        present = 0
 
         def ask(rung: int) -> Try:
-            nonlocal present
-            present = rung  # a ladder is climbed rung by rung
             return self._try(candidate, guess * FACTOR**rung, TUNING_SEEDS[0], passes)
 
-        def judge(run: Run) -> Any:
-            error = final_error(run, judged)
-            place = present if math.isinf(error) else -present
-            return seconds_to(run, judged, level), error, place
+        def judge(run: Run) -> tuple[float, float, float]:
+            error, rate = final_error(run, judged), run.config["schedule"]["rate"]
+            return seconds_to(run, judged, level), error, rate if math.isinf(error) else -rate
 
         return translate(climb(tries=MOST_RATES), ask, judge)
 

@@ -440,7 +440,7 @@ class ContinuousOrder(OfStages[Order | Partition | Shares]):
     @property
     def steps(self) -> int:
         """Minibatches of each counter in the pass."""
-        return self._begun(self.stage + 1) - self._begun(self.stage)
+        return self._steps_after(self.stage + 1) - self._steps_after(self.stage)
 
     def ahead(self, enough: int) -> int:
         """Folds of later passes before the next wait for all workers."""
@@ -473,7 +473,7 @@ class ContinuousOrder(OfStages[Order | Partition | Shares]):
         at_once = self.workers * self.own if self.own else self.a_fold
         return -(-passes * self.size // (at_once * self.minibatch))
 
-    def _begun(self, passes: int) -> int:
+    def _steps_after(self, passes: int) -> int:
         """Minibatches of each counter after ``passes`` passes, in whole rounds but for the last."""
         total = -(-self.passes * self.size // (self.workers * self.minibatch))
         steps = self._rounds(passes) * self._each
@@ -481,7 +481,7 @@ class ContinuousOrder(OfStages[Order | Partition | Shares]):
 
     def _begin(self, worker: int, step: int) -> tuple[int, int]:
         """The pass in which a worker's minibatch of this stage begins, and its first row in it."""
-        since_start = self._rounds(self.stage) * self._each + step
+        since_start = self._steps_after(self.stage) + step
         return divmod(since_start * self.minibatch, len(self._sequence(self.stage, worker)))
 
     def _rows(self, worker: int, step: int) -> list[np.ndarray]:

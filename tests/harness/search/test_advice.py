@@ -13,8 +13,16 @@ from harness.base.errors import UserError
 from harness.experiment.methods import Method, method_of
 from harness.experiment.run import Runner
 from harness.search import advice
-from harness.search.advice import AdviceSearch, Candidate, Plan, expand, seconds_to
+from harness.search.advice import (
+    AdviceSearch,
+    Candidate,
+    Plan,
+    expand,
+    seconds_to,
+    simulate_step_s,
+)  # fmt: skip
 from harness.search.search import lowest, solve
+from harness.simulator import Cluster, ParameterServer, Simulation, Workload
 
 PASSES, MINIBATCHES, EVALUATIONS, START = 9, 100, 10, 1.0
 
@@ -56,7 +64,8 @@ def run_of(config: FakeConfig):
     values = START * np.exp(-pace * epochs)
     times = epochs * MINIBATCHES * config.law.step_s
     return SimpleNamespace(
-        status="diverged" if distance > 1.5 else "done", config={}, hash=str(config),
+        status="diverged" if distance > 1.5 else "done", hash=str(config),
+        config={"schedule": {"rate": config.rate}},
         summary={"dev_loss/iterate": float(values[-1])},
         deployed=lambda judged: f"{judged}/iterate", curve=lambda name: (epochs, values, times),
     )  # fmt: skip
@@ -143,6 +152,17 @@ def test_if_a_short_training_changes_nothing_at_small_rates_a_larger_one_is_judg
 
     search = SimpleNamespace(_try=lambda team, rate, *_: rate)
     assert lowest(solve(AdviceSearch._climb(search, None, 1, 0.5, 0.1, "dev_loss"), run_at)) == 2
+
+
+@pytest.mark.parametrize("workers", [1, 3, 4])
+def test_a_candidate_of_equal_workers_is_timed_over_whole_groups_of_folds(workers):
+    """They fold at one instant: of 3 workers with steps of 50 ms, one each 50/3 ms."""
+    cluster = Cluster.of(workers, step_s=0.05)
+    simulation = Simulation(cluster, ParameterServer(), Workload(1, 0.0, 0.0), workers)
+    config = SimpleNamespace(
+        rounds=False, workers=workers, timed=None, simulate=lambda protocol: simulation
+    )
+    assert simulate_step_s(config) == pytest.approx(0.05 / workers, rel=1e-12)
 
 
 def test_without_learning_there_is_no_target():
