@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,6 +56,12 @@ def test_lock_step_is_named_with_what_a_little_jitter_gives(tmp_path, capsys):
         assert ("in lock step" in capsys.readouterr().err) == locked
     assert row["speedup"] == pytest.approx(1.12, abs=0.01)
     assert row["lock_step"]["jittered_per_s"] > 1.6 * row["throughput_per_s"]
+
+    device, count = re.search(r'device = "(.*)"', text)[1], re.search(r"count = (\d+)", text)[1]
+    path.write_text(f'{text}\n[[workers]]\ncount = 1\ndevice = "{device}"\nspeed = 0.5\n')
+    options[1] = f"{count},{int(count) + 1}"
+    assert main(["simulate", str(path), *options]) == 0
+    assert ["lock_step" in row for row in json.loads(out.read_text())] == [True, False]
 
 
 def test_a_minibatch_that_is_quicker_than_its_launch_is_warned_of(capsys):
