@@ -255,3 +255,12 @@ def test_the_number_of_faults_that_happened_is_in_the_table():
     told = "no fault happened, so its cost is not seen: a, 1 worker; a, 4 workers"
     assert told in str(comparison.answer_of(calm))
     assert next(iter(comparison.cells(table())))[-1] == "staleness"
+
+
+@pytest.mark.parametrize(
+    ("best", "outcome"), [(0.1, "ends no better than at its start"), (0.5, "did not learn")]
+)
+def test_a_row_that_fell_back_from_the_target_has_learned_meanwhile(best, outcome):
+    curve = [(0.0, 0.0, 0.5), (2.0, 1.0, best), (5.0, 2.0, 0.6)]
+    (line, *_) = answer(build_table([cell_of("a", 1, [curve])], 0.2))
+    assert outcome in line
