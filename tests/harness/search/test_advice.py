@@ -13,14 +13,7 @@ from harness.base.errors import UserError
 from harness.experiment.methods import Method, method_of
 from harness.experiment.run import Runner
 from harness.search import advice
-from harness.search.advice import (
-    AdviceSearch,
-    Candidate,
-    Plan,
-    expand,
-    seconds_to,
-    simulate_step_s,
-)  # fmt: skip
+from harness.search.advice import AdviceSearch, Candidate, Plan, expand, seconds_to
 from harness.search.search import lowest, solve
 from harness.simulator import Cluster, ParameterServer, Simulation, Workload
 
@@ -162,7 +155,7 @@ def test_a_candidate_of_equal_workers_is_timed_over_whole_groups_of_folds(worker
     config = SimpleNamespace(
         rounds=False, workers=workers, timed=None, simulate=lambda protocol: simulation
     )
-    assert simulate_step_s(config) == pytest.approx(0.05 / workers, rel=1e-12)
+    assert advice.simulate_step_s(config) == pytest.approx(0.05 / workers, rel=1e-12)
 
 
 def test_without_learning_there_is_no_target():
