@@ -6,7 +6,7 @@ cannot be trained. `is_batchable` finds whether replicas can be computed at once
 
 `refuse_hidden_state` finds state that is neither a parameter nor a buffer. Attributes, closures and
 globals are one for all simulated workers and no part of a checkpoint, so a result must not depend
-on what a call leaves in them. If a call writes any, copies are called with the same data, once at
+on what a call leaves in them. If calls write any, copies are called with the same data, once at
 first and once after other data, and compared. What is the same then (a stored activation, a cached
 mask) or only grows (a log) is harmless and stays, but what calls so change of globals, closures and
 classes identifies no run.
@@ -115,8 +115,10 @@ def refuse_hidden_state(
         return set()
     before = _freeze(copied)
     values, once = call(copied, False), _freeze(copied)
-    if once == before:  # a state would have been written
-        return set()
+    if once == before:
+        _call_elsewhere(copied, call)  # what is written there may wait for other data
+        if _freeze(copied) == before:
+            return set()
     changed = _copy(parts)
     _call_elsewhere(changed, call)
     again, twice = call(changed, False), _freeze(changed)

@@ -122,7 +122,20 @@ def written():
     return module
 
 
+class OfOtherData(Base):
+    """A state that the first call does not write: how often weights were below a limit."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.limit = 0.85 * float(self.inner.weight.detach().abs().mean())
+
+    def forward(self, x):
+        self.value += float(self.inner.weight.detach().abs().mean()) < self.limit
+        return self.inner(x) * (1.0 + self.value)
+
+
 REFUSED = {
+    "other data": OfOtherData,
     "count": lambda: Counting(0),
     "tensor": lambda: Counting(torch.zeros(())),
     "list": lambda: InAList([1.0]),

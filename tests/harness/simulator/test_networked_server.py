@@ -6,17 +6,9 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UserError
+from harness.simulator import Cluster, Device, Fault, WorkerGroup, Workload
 from harness.simulator import star as star_module
-from harness.simulator.cluster import (
-    Cluster,
-    Device,
-    Fault,
-    Host,
-    Jitter,
-    Server,
-    WorkerGroup,
-    Workload,
-)
+from harness.simulator.cluster import Host, Jitter, Server
 from harness.simulator.network import Level, Network
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.simulation import Simulation
