@@ -433,7 +433,7 @@ class AdviceSearch:
         def ask(rung: int) -> Try:
             return self._try(candidate, guess * FACTOR**rung, TUNING_SEEDS[0], passes)
 
-        def judge(run: Run) -> tuple[float, float, float]:
+        def judge(run: Run) -> Any:  # compared alone
             error, rate = final_error(run, judged), run.config["schedule"]["rate"]
             return seconds_to(run, judged, level), error, rate if math.isinf(error) else -rate
 
