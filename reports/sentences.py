@@ -97,7 +97,7 @@ def find_headline(table: Table) -> list[Row]:
 
 
 def _warn_of_the_end(table: Table) -> Iterator[str]:
-    """A warning where the headline's time to the target is taken near the end of training."""
+    """A warning where a headline's row touches the target near its end, or leaves it again."""
     for row in find_headline(table) if len(table.rows) > 1 else ():
         shares = [
             found.passes / run.curve(run.deployed(table.judged))[0][-1]
@@ -109,6 +109,19 @@ def _warn_of_the_end(table: Table) -> Iterator[str]:
             verb = "reach" if name.endswith(" workers") else "reaches"
             text = f"{name} {verb} it only after {share} of the training, with one seed at least"
             yield f"{text}: more passes would show whether its time holds."
+        elif row.is_earned and row.error and _is_left(table, row):
+            name, end = label(table, row), f"{row.error.estimate:.3g}"
+            verb = "end" if name.endswith(" workers") else "ends"
+            text = f"{name} {verb} at {table.metric} {end}, with every seed worse than the target"
+            yield f"{text}: its time is that of a dip, and a smaller rate may hold it."
+
+
+def _is_left(table: Table, row: Row) -> bool:
+    """Whether every seed of a row is worse than the target again at its end."""
+    return table.target is not None and all(
+        as_error(run, last(run, table.judged)) > as_error(run, table.target)
+        for run in row.cell.runs
+    )
 
 
 def describe_ahead(table: Table) -> Iterator[str]:

@@ -28,7 +28,7 @@ from reports.sentences import (
     within,
 )
 
-HEAD = ("algorithm", "workers", "rate", "passes", "minibatch", "to target", "")
+HEAD = ("algorithm", "workers", "rate", "passes", "per minibatch", "to target", "")
 
 CURVES = (
     "One worker and the candidates that were trained in full: mean over seeds on development data;"

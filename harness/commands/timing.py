@@ -38,7 +38,7 @@ from harness.simulator.timeline import Timeline
 from harness.store.schema import finite_or_none
 
 LOCKED = 0.03
-"""Relative change of throughput by small jitter from which on a row is marked as in lock step."""
+"""Relative change of throughput or staleness by small jitter that marks a row as in lock step."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Timing:
         sha256: digest of the timeline; empty for a long run, whose timeline is not kept.
         long_run: the long run, if no number of folds was requested; else None.
         swept: the values put into the cluster file, by key.
-        jittered_per_s: throughput with small jitter, for clusters in which nothing varies.
+        jittered: the figures with small jitter, for clusters in which nothing varies.
         unit: name of contributions.
         own: figures of the protocol's own, by title.
     """
@@ -72,17 +72,17 @@ class Timing:
     sha256: str = ""
     long_run: LongRun | None = None
     swept: Mapping[str, object] = field(default_factory=dict[str, object])
-    jittered_per_s: float | None = None
+    jittered: Timing | None = None
     unit: str = "minibatches"
     own: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def in_lock_step(self) -> bool:
-        """Whether small jitter changes throughput by more than `LOCKED`."""
-        if self.jittered_per_s is None or not math.isfinite(self.throughput_per_s):
+        """Whether small jitter changes throughput or mean staleness by more than `LOCKED`."""
+        if self.jittered is None or not math.isfinite(self.throughput_per_s):
             return False
-        change = abs(self.jittered_per_s - self.throughput_per_s)
-        return change > LOCKED * self.throughput_per_s
+        pairs = [(row.throughput_per_s, row.staleness["mean"]) for row in (self, self.jittered)]
+        return not np.allclose(*pairs, rtol=LOCKED, atol=0.0)
 
     @property
     def speedup(self) -> float:
@@ -133,7 +133,10 @@ def record(timing: Timing) -> dict[str, Any]:
 
     A long run has a further table ``long_run``.
     """
-    lock_step = {"jittered_per_s": timing.jittered_per_s} if timing.in_lock_step else {}
+    lock_step: dict[str, Any] = {}
+    if timing.jittered is not None and timing.in_lock_step:
+        lock_step["jittered_per_s"] = timing.jittered.throughput_per_s
+        lock_step["jittered_staleness"] = dict(timing.jittered.staleness)
     figures: dict[str, Any] = {
         "sweep": dict(timing.swept),
         "workers": timing.workers,
@@ -189,11 +192,12 @@ def warnings(rows: Sequence[Timing]) -> Iterator[str]:
         place = f"warning: {values}{row.workers:,} workers"
         if row.long_run is not None and not row.long_run.reached:
             yield f"{place}: not settled after {row.folds:,} folds: {row.long_run.lacks}"
-        if row.in_lock_step and row.jittered_per_s is not None:
+        if row.in_lock_step and (varied := row.jittered):
             yield (
                 f"{place}: in lock step, since they are equal and nothing varies; with a"
-                f" [jitter] of 5% {row.jittered_per_s:.4g} minibatches/s,"
-                f" {_ratio(row.jittered_per_s, row.single_per_s):.2f} times one worker"
+                f" [jitter] of 5% {varied.throughput_per_s:.4g} minibatches/s,"
+                f" {_ratio(varied.throughput_per_s, row.single_per_s):.2f} times one worker,"
+                f" staleness {varied.staleness['mean']:.3g}"
             )
 
 
@@ -439,7 +443,7 @@ def rows(
         if count == locked and protocol.trains_minibatches:
             varied = replace(point.cluster, jitter=Jitter("lognormal", JITTER_CV))
             jittered = _Simulated(arguments, varied, workload, news).row(count)
-            timing = replace(timing, jittered_per_s=jittered.timing.throughput_per_s)
+            timing = replace(timing, jittered=jittered.timing)
         yield replace(row, timing=timing)
 
 

@@ -264,3 +264,17 @@ def test_a_row_that_fell_back_from_the_target_has_learned_meanwhile(best, outcom
     curve = [(0.0, 0.0, 0.5), (2.0, 1.0, best), (5.0, 2.0, 0.6)]
     (line, *_) = answer(build_table([cell_of("a", 1, [curve])], 0.2))
     assert outcome in line
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_a_headline_whose_every_seed_leaves_the_target_again_is_told(more):
+    def cell(workers: int, ends: Sequence[float]) -> Cell:
+        curves = [falling(float(workers), 2.0, end) for end in ends]
+        if more:  # accuracies
+            curves = [[(p, s, 1.0 - value) for p, s, value in curve] for curve in curves]
+        return cell_of("sync", workers, curves, more=more)
+
+    for ends, is_told in (((0.4, 0.3), True), ((0.4, 0.1), False)):
+        cells = [cell(1, (0.1, 0.1)), cell(4, ends)]
+        lines = answer(build_table(cells, 0.8 if more else 0.2))
+        assert any("its time is that of a dip" in line for line in lines) == is_told

@@ -57,6 +57,13 @@ def test_lock_step_is_named_with_what_a_little_jitter_gives(tmp_path, capsys):
     assert row["speedup"] == pytest.approx(1.12, abs=0.01)
     assert row["lock_step"]["jittered_per_s"] > 1.6 * row["throughput_per_s"]
 
+    alone = re.sub(r'sharing = "\w+"', 'sharing = "none"', text)  # then only staleness differs
+    path.write_text(re.sub(r"\n\[server\]\n(.+\n)+", "\n", alone))
+    assert main(["simulate", str(path), *options]) == 0
+    (row,) = json.loads(out.read_text())
+    assert row["lock_step"]["jittered_per_s"] == pytest.approx(row["throughput_per_s"], rel=0.01)
+    assert row["lock_step"]["jittered_staleness"]["mean"] > 1.9 * row["staleness"]["mean"]
+
     device, count = re.search(r'device = "(.*)"', text)[1], re.search(r"count = (\d+)", text)[1]
     path.write_text(f'{text}\n[[workers]]\ncount = 1\ndevice = "{device}"\nspeed = 0.5\n')
     options[1] = f"{count},{int(count) + 1}"
