@@ -106,12 +106,12 @@ def _warn_of_the_end(table: Table) -> Iterator[str]:
         ]
         if row.is_earned and max(shares) > NEAR_END:
             name, share = label(table, row), f"{max(shares):.0%}"
-            verb = "reach" if name.endswith(" workers") else "reaches"
+            verb = "reach" if name == f"{row.cell.workers} workers" else "reaches"
             text = f"{name} {verb} it only after {share} of the training, with one seed at least"
             yield f"{text}: more passes would show whether its time holds."
         elif row.is_earned and row.error and _is_left(table, row):
             name, end = label(table, row), f"{row.error.estimate:.3g}"
-            verb = "end" if name.endswith(" workers") else "ends"
+            verb = "end" if name == f"{row.cell.workers} workers" else "ends"
             text = f"{name} {verb} at {table.metric} {end}, with every seed worse than the target"
             yield f"{text}: its time is that of a dip, and a smaller rate may hold it."
 
