@@ -285,22 +285,28 @@ def _merge(path: Path, kind: type[Task], top: Table, task: Table) -> Table:
         if name in top and name in task:
             raise UserError(f"{path}: {name}: above [{TASK}] and in it; allowed: once")
     keys = keys_of(kind)
-    table, allowed = {**top, **task}, {*keys, IMPORT, RATE}
+    table, allowed = {**top, **task}, {*keys, IMPORT, RATE, OPTIMIZER}
     if not table.keys() <= allowed:
         table = rename(f"{path}: key", table, allowed)
-    if isinstance(called := table.get("algorithm"), str):
-        from harness.experiment.methods import method_of  # all algorithms, for such a name only
+    called, optimizer = table.get("algorithm"), table.pop(OPTIMIZER, None)
+    if not isinstance(called, str) and optimizer is not None:
+        allowed = 'algorithm = "NAME" beside it, or the optimizer as a table of [algorithm]'
+        raise UserError(f"{path}: {OPTIMIZER}: {optimizer!r} alone; allowed: {allowed}")
+    if isinstance(called, str):
+        # All algorithms, for such a name only.
+        from harness.experiment.methods import method_of, with_optimizer
 
         with name_keys(str(path)):
-            method = method_of(called)
+            method = with_optimizer(method_of(called), cast(Any, optimizer))
         table = {"protocol": method.protocol, **table, "algorithm": method.algorithm}
     if RATE in table and RATE not in keys:
         table["schedule"] = {KIND: "Constant", RATE: table.pop(RATE)}
     return table
 
 
-RATE = "rate"
-"""A constant learning rate above all tables, short for a schedule."""
+RATE, OPTIMIZER = "rate", "optimizer"
+"""Keys above all tables: a constant learning rate, short for a schedule, and the name of an
+optimizer for an algorithm that is a name."""
 
 
 def _import(path: Path, names: object) -> None:

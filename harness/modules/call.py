@@ -29,7 +29,7 @@ from harness.experiment.run import Runner, idle_lines, repeat_lines, resolve
 from harness.experiment.task import Task
 from harness.judge.comparison import Impossible
 from harness.modules.network import AskedLoss, GradientRules, copy_module
-from harness.modules.parts import ModuleParts
+from harness.modules.parts import ModuleParts, make_module
 from harness.modules.reading import RandomExamples, is_batched
 from harness.modules.settings import (
     ModuleTable,
@@ -134,7 +134,10 @@ class Call:
             UserError: two weight decays or learning rates.
         """
         settings = self.settings
-        chosen, schedule = optimizer_of(settings.optimizer, self.model), settings.schedule
+        schedule, model = settings.schedule, self.model
+        if self.task is None and callable(settings.optimizer):  # it may group parameters by name
+            model = make_module(model, self.seeds[0])
+        chosen = optimizer_of(settings.optimizer, model)
         if settings.weight_decay and isinstance(chosen.descent, Grouped):
             mistake = "the optimizer's groups have their own; allowed: one of them"
             raise UserError(f"weight_decay: {settings.weight_decay:g}; {mistake}")

@@ -351,19 +351,8 @@ class ModuleParts(HasIdentity):
                 trained.
         """
         with self.name_keys():
-            model = self.model
-            module = model if isinstance(model, nn.Module) else self._make(model, seed)
+            module = make_module(self.model, seed, self.called)
             Parameters.from_module(module)
-        return module
-
-    def _make(self, model: Callable[..., Any], seed: int) -> nn.Module:
-        arguments = {} if takes(model) or not takes(model, seed=seed) else {"seed": seed}
-        maker = partial(model, **arguments)
-        with use_seed(stream_key(seed, "initialise") >> 65):
-            module = call_function("model", maker, name=self.called or name_function(model))
-        if not isinstance(module, nn.Module):
-            mistake = f"gives a {type(module).__name__}"
-            raise UserError(f"model: {mistake}; allowed: a torch.nn.Module, or what makes one")
         return module
 
     def name_keys(self) -> AbstractContextManager[None]:
@@ -482,6 +471,29 @@ class ModuleParts(HasIdentity):
 
 
 @lru_cache(maxsize=4)
+def make_module(model: Any, seed: int, name: str = "") -> nn.Module:
+    """A module itself, or what a user's function makes for a seed.
+
+    Args:
+        model: see `ModuleParts`.
+        seed: seed of a run.
+        name: the function's name in messages; empty for its own.
+
+    Raises:
+        UserError: the function raises an error, or makes something else.
+    """
+    if isinstance(model, nn.Module):
+        return model
+    arguments = {} if takes(model) or not takes(model, seed=seed) else {"seed": seed}
+    maker = partial(model, **arguments)
+    with use_seed(stream_key(seed, "initialise") >> 65):
+        module = call_function("model", maker, name=name or name_function(model))
+    if not isinstance(module, nn.Module):
+        mistake = f"gives a {type(module).__name__}"
+        raise UserError(f"model: {mistake}; allowed: a torch.nn.Module, or what makes one")
+    return module
+
+
 def _pack(problem: ModuleParts) -> bytes:
     # without digests, which another process finds by itself: of the code that it has
     parts = {name: part for name, part in vars(problem).items() if name != "_plain"}

@@ -521,7 +521,7 @@ def optimizer_of(asked: Any, model: object = None) -> OptimizerChoice:
 
     Args:
         asked: see `AskedOptimizer`.
-        model: what the user trains; groups of parameters are those of a module.
+        model: what the user trains; a function that makes an optimizer gets a module's parameters.
 
     Raises:
         UserError: an optimizer of torch that is not supported, or none at all; or one of torch that
@@ -549,12 +549,14 @@ def optimizer_of(asked: Any, model: object = None) -> OptimizerChoice:
         raise UserError(f"optimizer: {asked!r}{allowed}")
     end = f" when it was called with parameters{allowed}"
     maker = cast("Callable[..., Any]", asked)
-    optimizer = call_function("optimizer", maker, [nn.Parameter(torch.zeros(1))], end=end)
+    trained = trainable_parameters(model) if isinstance(model, nn.Module) else {}
+    parameters = [*trained.values()] or [nn.Parameter(torch.zeros(1))]
+    optimizer = call_function("optimizer", maker, parameters, end=end)
     if not isinstance(optimizer, Optimizer):
         raise UserError(f"optimizer: a function that gives {optimizer!r}{allowed}")
     is_partial = isinstance(asked, partial)
     has_rate = not is_partial or "lr" in cast("partial[Any]", asked).keywords
-    choice = _convert(optimizer, {})
+    choice = _convert(optimizer, _find_trained(model, optimizer))
     return choice if has_rate and not isinstance(asked, type) else choice._replace(rate=None)
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
+from harness.algorithms.async_sgd import AsyncDescent, AsyncSgd, AveragedSgd
 from harness.algorithms.averaging import ModelAveraging
 from harness.algorithms.descent import AdamW
 from harness.algorithms.diloco import EagerDiLoCo, StreamingDiLoCo
@@ -273,3 +273,15 @@ def test_a_key_has_one_meaning_in_and_above_the_task_and_under_other_names(tmp_p
     assert config.evaluations == 4
     lines = [line.rpartition(": ")[2] for line in caplog.messages if " is called " in line]
     assert lines == ["evaluation is called evaluations here", "lr is called rate here"]
+
+
+def test_an_optimizer_by_name_is_that_of_an_algorithm_by_name(tmp_path):
+    table = 'algorithm = { is = "AveragedSgd" }'
+    both = ASYNCHRONOUS.replace(table, 'algorithm = "async"\noptimizer = "adamw"')
+    assert load_run(written(tmp_path, both)).algorithm == AsyncDescent(AdamW())
+    for text, told in (
+        (ASYNCHRONOUS.replace(table, f'{table}\noptimizer = "adamw"'), "optimizer: 'adamw' alone"),
+        (both.replace('"adamw"', '"adamx"'), "optimizer: unknown 'adamx'"),
+    ):
+        with pytest.raises(UserError, match=told):
+            load_run(written(tmp_path, text))

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from harness.algorithms.async_sgd import AsyncDescent, AsyncSgd
 from harness.algorithms.averaging import ModelAveraging
@@ -13,8 +14,10 @@ from harness.algorithms.stale import ServerDescent
 from harness.algorithms.torch_optimizers import TorchOptimizer
 from harness.base.errors import UserError
 from harness.experiment.methods import OPTIMIZERS, method_of, with_optimizer
+from harness.modules.call import Call
 from harness.modules.settings import OptimizerChoice, optimizer_of
 from harness.natural_gradient import NGSGD
+from harness.simulator.cluster import Cluster
 from harness.simulator.protocols.averaging import Averaging
 
 
@@ -127,6 +130,20 @@ def test_an_optimizer_of_some_of_the_model_s_parameters_is_refused():
         optimizer_of(head, model)
     model[0].requires_grad_(False)
     assert optimizer_of(head, model) == OptimizerChoice(PLAIN, 0.1)
+
+
+@pytest.mark.parametrize("model", [nn.Linear(2, 3), lambda: nn.Linear(2, 3)])
+def test_groups_that_a_function_makes_are_the_module_s(model, tmp_path):
+    def make(parameters):
+        weight, *others = parameters
+        return torch.optim.SGD([{"params": [weight]}, {"params": others, "lr": 0.2}], lr=0.1)
+
+    module = model if isinstance(model, nn.Module) else model()
+    data, given = (torch.ones(40, 2), torch.zeros(40, dtype=int)), {"store": tmp_path}
+    call = Call(model, cross_entropy, data, Cluster.of(2, step_s=1.0), given | {"optimizer": make})
+    expected = optimizer_of(make(module.parameters()), module)
+    assert call.settings.optimizer == expected.descent
+    assert (call.own_rate, [group.factor for group in expected.descent.groups]) == (0.1, [1.0, 2.0])
 
 
 def test_names_of_optimizers_are_given_to_workers_and_to_a_server():
