@@ -390,7 +390,8 @@ class Cluster(Spec):
             parts: further fields, such as ``faults`` and ``compression``.
 
         Raises:
-            UserError: a value that is not allowed, or both or none of ``step_s`` and ``device``.
+            UserError: a value that is not allowed, both or none of ``step_s`` and ``device``, or a
+                part beside a number that is in it.
 
         Examples:
             >>> Cluster.of(16, step_s=0.02, bandwidth_bytes_per_s=1.25e9).size
@@ -405,6 +406,10 @@ class Cluster(Spec):
         link = Link(latency_s, bandwidth_bytes_per_s)
         jitter = Jitter("lognormal", step_cv) if step_cv else Jitter()
         usual: dict[str, Any] = {"link": link, "jitter": jitter}
+        numbers_of = {"link": "bandwidth_bytes_per_s or latency_s", "jitter": "step_cv"}
+        for part, numbers in numbers_of.items():
+            if part in parts and usual[part] != type(usual[part])():
+                raise UserError(f"Cluster.of: {part} beside {numbers}; allowed: {part} alone")
         return cls(name, {group.device: kind}, (group,), **{**usual, **parts})
 
     def trouble(self) -> tuple[str, str] | None:

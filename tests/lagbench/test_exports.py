@@ -10,6 +10,8 @@ from harness.algorithms import catalogue
 from harness.base.settings import Spec
 from lagbench import cluster
 
+LINKED = {"step_s": 1.0, "link": lagbench.Link(sharing="fair"), "jitter": lagbench.Jitter()}
+
 
 def test_every_class_of_the_catalogue_and_every_base_is_there():
     ours = [name for name, kind in vars(catalogue).items() if isinstance(kind, type)]
@@ -53,6 +55,9 @@ def test_a_cluster_of_equal_workers_takes_the_time_of_its_steps():
         ({}, "Cluster.of: step_s, device; allowed: one of them"),
         ({"step_s": 1.0, "device": "V100"}, "Cluster.of: step_s, device; allowed: one of them"),
         ({"step_s": -1.0}, "Device.launch_s: -1.0"),
+        (LINKED | {"latency_s": 0.1}, "Cluster.of: link beside bandwidth_bytes_per_s or late"),
+        (LINKED | {"bandwidth_bytes_per_s": 8.0}, "link beside bandwidth_bytes_per_s or lat"),
+        (LINKED | {"step_cv": 0.1}, "jitter beside step_cv; allowed: jitter alone"),
         ({"device": "V10"}, "device: unknown 'V10' .did you mean 'V100'"),
     ],
 )
