@@ -131,7 +131,7 @@ class Call:
         """Replace what torch's optimizer or a schedule's object says by settings of ours.
 
         Raises:
-            UserError: two weight decays or learning rates.
+            UserError: two weight decays.
         """
         settings = self.settings
         schedule, model = settings.schedule, self.model
@@ -147,12 +147,8 @@ class Call:
         if chosen.descent == "adamw" and "weight_decay" not in self.given:
             self.say("optimizer: 'adamw' without weight decay; torch.optim.AdamW has 0.01")
         sources = chosen.rate, schedule.rate if isinstance(schedule, Schedule) else None
-        rates = [rate for rate in sources if rate is not None]
-        if len(set(rates)) > 1:
-            raise UserError(
-                f"schedule: rate {rates[1]}; the optimizer's is {rates[0]}; allowed: one"
-            )
-        self.own_rate: float | None = next(iter(rates), None)
+        self.own_rates = [rate for rate in sources if rate is not None]
+        self.own_rate: float | None = next(iter(self.own_rates), None)
         is_guessed = self.own_rate is not None and "guess" not in self.given
         self.settings = replace(
             settings,
@@ -162,11 +158,22 @@ class Call:
         )
 
     def rate_or_own(self, rate: Rates) -> Rates:
-        """A learning rate, or if it is None that of the user's optimizer or schedule."""
+        """A learning rate, or if it is None that of the user's optimizer or schedule.
+
+        Raises:
+            UserError: it is None, and they have one each.
+        """
         if rate is None and self.own_rate is not None:
+            self._check_one_rate("rate=")
             self.say(f"rate: {self.own_rate:g}, which the optimizer or schedule has")
             return self.own_rate
         return rate
+
+    def _check_one_rate(self, argument: str) -> None:
+        if len(set(self.own_rates)) > 1:
+            theirs, asked = self.own_rates
+            mistake = f"schedule: rate {asked}; the optimizer's is {theirs}"
+            raise UserError(f"{mistake}; allowed: {argument}, which replaces both")
 
     def __enter__(self) -> Call:
         return self
@@ -280,13 +287,16 @@ class Call:
         """The grid of runs to compare; one method or number of workers may come without a list.
 
         Raises:
-            UserError: an empty list, or learning rates that are not allowed.
+            UserError: an empty list, or learning rates that are not allowed, or to be searched from
+                two of the user's.
         """
         labelled, counts = self._methods(several(methods)), counts_of(workers)
         for name, values in {"algorithms": labelled, "workers": counts}.items():
             if not values:
                 raise UserError(f"{name}: empty; allowed: at least one")
         rates = rates_of(rates, [method.label for method in labelled])
+        if rates is None and "guess" not in self.given:
+            self._check_one_rate("guess=")
         guess = self.settings.guess
         return Grid(self.build_config, labelled, counts, self.seeds, guess, rates)
 

@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 from harness.algorithms.async_sgd import AsyncDescent, AsyncSgd
 from harness.algorithms.averaging import ModelAveraging
 from harness.algorithms.descent import PLAIN, Adam, AdamW, Momentum
+from harness.algorithms.schedules import Cosine
 from harness.algorithms.stale import ServerDescent
 from harness.algorithms.torch_optimizers import TorchOptimizer
 from harness.base.errors import UserError
@@ -144,6 +145,18 @@ def test_groups_that_a_function_makes_are_the_module_s(model, tmp_path):
     expected = optimizer_of(make(module.parameters()), module)
     assert call.settings.optimizer == expected.descent
     assert (call.own_rate, [group.factor for group in expected.descent.groups]) == (0.1, [1.0, 2.0])
+
+
+def test_a_schedule_s_and_an_optimizer_s_rate_are_replaced_by_a_given_one_only(tmp_path):
+    given = {"optimizer": torch.optim.SGD(some(), 0.1), "schedule": Cosine(1.0), "store": tmp_path}
+    data = torch.ones(40, 2), torch.zeros(40, dtype=int)
+    call = Call(nn.Linear(2, 3), cross_entropy, data, Cluster.of(2, step_s=1.0), given)
+    assert call.grid(["async"], 2, call.rate_or_own(0.3)).rates == {"async": 0.3}
+    for name, ask in ("rate", call.rate_or_own), ("guess", partial(call.grid, ["async"], 2)):
+        with pytest.raises(UserError, match=f"1.0; the optimizer's is 0.1; allowed: {name}=, wh"):
+            ask(None)
+    call.given["guess"] = 0.3
+    assert call.grid(["async"], 2, None).rates is None
 
 
 def test_names_of_optimizers_are_given_to_workers_and_to_a_server():
