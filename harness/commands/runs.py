@@ -131,8 +131,8 @@ def _name(run: Run) -> str:
 
 
 def _rate(run: Run) -> float | None:
-    """The learning rate of the summary, that at which the schedule begins, or the setting."""
-    return _number({**run.config, **_part(run, "schedule"), **run.summary}, "rate")
+    """The learning rate of the schedule; without one that of the summary, or the setting."""
+    return _number({**run.config, **run.summary, **_part(run, "schedule")}, "rate")
 
 
 def _number(table: Mapping[str, Any], name: str) -> float | None:

@@ -44,7 +44,8 @@ def trained(seed, workers=1, every=1):
 
 
 def finish(writer):
-    writer.finish(summary={"folds": 3, "dev_error/iterate": 0.25, "virtual_s": 0.5})
+    # with the last rate, where the table has that of the schedule
+    writer.finish(summary={"folds": 3, "dev_error/iterate": 0.25, "virtual_s": 0.5, "rate": 1e-9})
 
 
 def test_a_table_has_a_header_and_trials_of_learning_rates_stand_apart(tmp_path, capsys):
@@ -61,7 +62,7 @@ def test_a_table_has_a_header_and_trials_of_learning_rates_stand_apart(tmp_path,
         [hashes[0], "ModelAveraging:10", "4", "0.1", "1", *result], [],
         ["trials", "of", "learning", "rates:", "1"], head,
         [hashes[2], "ModelAveraging", "1", "0.1", "100", *result], [], ["others:", "1"], head,
-        [hashes[3], "-", "-", "-", "3", *result],
+        [hashes[3], "-", "-", "1e-09", "3", *result],
     ]  # fmt: skip
 
 
