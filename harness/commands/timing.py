@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, groupby, product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,17 @@ from numpy.typing import NDArray
 
 from harness.base.errors import UserError
 from harness.base.log import say
-from harness.base.settings import format_quantity, format_seconds, load_toml, read_value
+from harness.base.settings import (
+    format_count,
+    format_quantity,
+    format_seconds,
+    load_toml,
+    read_value,
+)
 from harness.cluster_keys import is_key, put
 from harness.commands import protocols
 from harness.simulator.cluster import Cluster, Jitter, Workload, cluster_from
-from harness.simulator.costs import bare_throughput_per_s, compute_seconds
+from harness.simulator.costs import bare_throughput_per_s
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.simulation import Simulation
 from harness.simulator.steady import LongRun, history, horizon_of, long_run
@@ -186,16 +192,19 @@ def heading(cluster: Cluster, workload: Workload | None, bare_per_s: float) -> I
 
 
 def warnings(rows: Sequence[Timing]) -> Iterator[str]:
-    """Warnings about rows: not settled, or in lock step."""
+    """Warnings about rows: not settled, or in lock step, of which the last one is described."""
+    locked = [row for row in rows if row.in_lock_step]
     for row in rows:
         values = "".join(f"{key} = {format_value(value)}, " for key, value in row.swept.items())
         place = f"warning: {values}{row.workers:,} workers"
         if row.long_run is not None and not row.long_run.reached:
             yield f"{place}: not settled after {row.folds:,} folds: {row.long_run.lacks}"
-        if row.in_lock_step and (varied := row.jittered):
+        if locked and row is locked[-1] and (varied := row.jittered):
+            others = len(locked) - 1
+            others = f" (and {format_count(others, 'other row')})" if others else ""
             yield (
-                f"{place}: in lock step, since they are equal and nothing varies; with a"
-                f" [jitter] of 5% {varied.throughput_per_s:.4g} minibatches/s,"
+                f"{place}{others}: in lock step, since nothing varies; with a [jitter] of 5%"
+                f" {varied.throughput_per_s:.4g} minibatches/s,"
                 f" {_ratio(varied.throughput_per_s, row.single_per_s):.2f} times one worker,"
                 f" staleness {varied.staleness['mean']:.3g}"
             )
@@ -433,14 +442,13 @@ def rows(
         news: says how far it is.
     """
     simulated = _Simulated(arguments, point.cluster, workload, news)
-    locked = max((n for n in counts if is_lockstep(point.cluster, workload, n)), default=0)
     for count in counts:
         news.row += 1
         row = simulated.row(count)
         timing = replace(row.timing, single_per_s=simulated.alone_per_s(row), swept=point.values)
         protocol = row.simulation.protocol
         timing = replace(timing, unit=protocol.unit, own=row.own_figures())
-        if count == locked and protocol.trains_minibatches:
+        if count > 1 and protocol.trains_minibatches and is_lockstep(point.cluster):
             varied = replace(point.cluster, jitter=Jitter("lognormal", JITTER_CV))
             jittered = _Simulated(arguments, varied, workload, news).row(count)
             timing = replace(timing, jittered=jittered.timing)
@@ -451,23 +459,18 @@ JITTER_CV = 0.05
 """Coefficient of variation of the jitter that takes workers out of lock step."""
 
 
-def is_lockstep(cluster: Cluster, workload: Workload, workers: int) -> bool:
-    """Whether two or more workers are equal and without variation, and so stay in lock step.
+def is_lockstep(cluster: Cluster) -> bool:
+    """Whether nothing varies, so that workers stay in lock step, as those of real clusters do not.
 
-    They copy at the same instants and wait for each other, then compute at the same instants and
-    leave the link idle. Real clusters do not.
+    Equal workers then copy at the same instants, and compute at the same instants.
     """
-    starts = accumulate((group.count for group in cluster.workers), initial=0)
-    places = [worker for worker in starts if worker < min(workers, cluster.size)]
-    seconds = {compute_seconds(cluster, workload, worker) for worker in places}
     stragglers = cluster.stragglers
-    varies = (
+    return not (
         any(_varies(jitter) for jitter in (cluster.jitter, cluster.server.jitter))
         or (stragglers.probability > 0.0 and stragglers.slowdown > 1.0)
         or cluster.heterogeneity_cv > 0.0
         or bool(cluster.faults)
     )
-    return workers > 1 and len(seconds) == 1 and not varies
 
 
 def _varies(jitter: Jitter) -> bool:

@@ -49,8 +49,8 @@ class Whole:
 
     @property
     def minibatches_per_s(self) -> float:
-        """Minibatches per second that have entered folds."""
-        steps = int(self.timeline.folded().steps.sum())
+        """Minibatches per second that have entered folds which no restart undid."""
+        steps = int(self.timeline.kept().steps.sum())
         return self.per_s * steps / len(self.timeline.folds)
 
     def second_of(self, fold: int) -> float:
@@ -118,6 +118,9 @@ def _lines(config: AnyExperiment, run: Whole, alone: Whole) -> Iterator[str]:
     if run.beyond is not None:
         edges = f"{run.beyond.low:.5g} to {run.beyond.high:.5g}"
         yield f"{'  95% interval':28} {edges}, from {len(run.timeline.folds)} folds"
+    if undone := len(run.timeline.folded()) - len(run.timeline.kept()):
+        share = undone / len(run.timeline.folded())
+        yield f"{'undone by restarts':28} {share:.1%} of the folds, which use up passes"
     speed_up = run.minibatches_per_s / alone.minibatches_per_s
     yield f"{f'speed-up over one {worker}':28} {speed_up:.4g}"
     staleness = run.timeline.staleness()

@@ -125,12 +125,13 @@ def long_run(
         UserError: the simulation ends, because every worker is gone.
     """
     size, count = (LEAST_FOLDS, BATCHES) if period == 1 else (period, PERIODS)
-    batches, samples, aged, streak = np.zeros((ROWS, 0)), Samples(), 0.0, 0
+    batches, samples, aged, streak, undone = np.zeros((ROWS, 0)), Samples(), 0.0, 0, 0
     while True:
-        stretch = Stretch(simulation.version, simulation.now_s, size, count)
+        stretch = Stretch(simulation.version, simulation.now_s, size, count, undone)
         for part in _parts(simulation, size * count):
             stretch.add(part)
             samples.add(part.staleness(), part.lag_s())
+        undone = stretch.undone
         batches = np.concatenate([batches, stretch.batches], axis=1)
         # In flight at the end of the stretch, less what was in flight at its beginning.
         older, aged = stretch.aged - aged, stretch.aged
@@ -247,7 +248,8 @@ def _estimate_long_run(
     virtual_s = float(batches[SECONDS].sum())
     lacks = ""
     if virtual_s < least_s:
-        lacks = f"faults are rare: {least_s:.3g} s of virtual time would show enough of them"
+        folds = f"about {least_s / virtual_s * size * count:.2g} folds" if virtual_s else "or more"
+        lacks = f"faults are rare: {least_s:.3g} s of virtual time, {folds}, would show enough"
     elif 2 * start >= count:
         lacks = "the start-up transient may not be over"
     elif not (_is_precise(per_s) and _is_precise(staleness, FEW_FOLDS)):
@@ -349,10 +351,12 @@ class Stretch:
     Attributes:
         batches: [ROWS, B] the sums.
         aged: sum of the folds since their reads, over contributions in flight at the end.
+        undone: version of the last restart, before which no other can undo a fold once more.
     """
 
-    def __init__(self, begin: int, start_s: float, size: int, count: int) -> None:
+    def __init__(self, begin: int, start_s: float, size: int, count: int, undone: int = 0) -> None:
         self.first, self.last_s, self.size, self.count = begin, start_s, size, count
+        self.undone = undone
         self.batches = np.zeros((ROWS, count))
         self.aged = 0.0
 
@@ -367,9 +371,11 @@ class Stretch:
         self._sum(LAG, rows.fold, part.lag_s())
         if len(folds):
             self.last_s = float(folds.time_s[-1])
-        steps = float(rows.steps.mean()) if len(rows) else 0.0
-        undone = part.restarts.version - part.restarts.restored_version
-        self._sum(MINIBATCHES, part.restarts.version - 1, -steps * undone)
+        versions, steps = part.restarts.version, float(rows.steps.sum()) / max(1, len(folds))
+        edges = np.r_[self.undone, versions]
+        lost = versions - np.maximum(part.restarts.restored_version, edges[:-1])
+        self._sum(MINIBATCHES, versions - 1, -steps * lost)
+        self.undone = int(edges[-1])
         end = self.first + self.size * self.count
         self.aged = float(np.maximum(end - part.in_flight().read_version, 0).sum())
 

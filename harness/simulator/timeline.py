@@ -314,7 +314,7 @@ class Timeline:
         crew = f"{workers} worker{'' if workers == 1 else 's'}"
         lines = [f"{crew}: {events} in {format_seconds(seconds)} of simulated time"]
         if seconds > 0.0:
-            steps = int(rows.steps.sum()) / seconds
+            steps = int(self.kept().steps.sum()) / seconds
             lines.append(f"throughput  {steps:.4g} {self.unit}/s, {steps / workers:.4g} a worker")
         stale, lag = self.staleness(), self.lag_s()
         text = f"mean {stale.mean():.2f}, p95 {np.percentile(stale, 95):g}, max {stale.max()} folds"

@@ -13,6 +13,8 @@ from harness.experiment.experiment import Stage
 from harness.experiment.run import run as train
 from harness.experiment.run_file import load_run
 from harness.fidelity.predict import prediction, time_passes
+from harness.simulator.cluster import Checkpoints
+from harness.simulator.timeline import Restarts
 from harness.speech.frames import corpus_of
 from harness.store import Store
 from tests.run_files import on_few_words
@@ -112,3 +114,18 @@ def test_one_worker_is_healthy_where_a_cluster_is_not(tmp_path: Path, capsys) ->
     path = str(RUNS / "averaging-with-deaths.toml")
     assert cli.main(["predict", path, "--cluster", str(tmp_path / "gone.toml")]) == 0
     assert 1.0 < said(capsys, "speed-up") < 4.0
+
+
+def test_folds_that_restarts_undo_are_said_and_speed_up_nothing() -> None:
+    asked = load_run(RUNS / "averaging-with-deaths.toml")
+    config = replace(asked, cluster=replace(asked.cluster, checkpoints=Checkpoints(1000)))
+    predicted = time_passes(config, pieces_of(asked))
+    lines = {line[:28].strip(): line[28:] for line in prediction(config, pieces_of(asked))}
+    last = predicted.timeline.restarts.version[-1]  # no checkpoint: all before it is undone
+    share = last / sum(predicted.folds)
+    assert f"{share:.1%} of the folds" in lines["undone by restarts"]
+    healthy = replace(config, cluster=replace(config.cluster, faults=()), workers=1, passes=1)
+    alone = time_passes(healthy, pieces_of(asked))
+    whole = replace(predicted, timeline=replace(predicted.timeline, restarts=Restarts()))
+    speed_up = (1.0 - share) * whole.minibatches_per_s / alone.minibatches_per_s
+    assert float(lines["speed-up over one worker"].split()[0]) == pytest.approx(speed_up, rel=0.05)

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from harness.cli import main
-from harness.simulator.cluster import Fault, Jitter, Parallel, Server, Stragglers
+from harness.simulator.cluster import Checkpoints, Fault, Jitter, Parallel, Server, Stragglers
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.simulation import Simulation
@@ -144,6 +144,32 @@ def test_deaths_cost_what_renewal_theory_says(cluster, unit_job):
     found = long_run(simulation, limits.most, least_s=limits.least_s)
     expected = 6.0 / (math.expm1(seconds / mean_s) * (mean_s + down_s))
     assert found.throughput_per_s.value == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("every", [10, 100])
+def test_folds_that_a_restart_of_rounds_undoes_count_for_nothing(cluster, unit_job, every):
+    """K rounds of c seconds between checkpoints take (e^rKc - 1)·(1/r + d) under deaths at rate r,
+    each with d seconds away."""
+    deaths, rate, down_s = Fault("death", mean_s=400.0, down_s=10.0), 4 / 400.0, 10.0
+    machine = cluster(4, compute_s=1.0, faults=(deaths,), checkpoints=Checkpoints(every))
+    simulation = Simulation(machine, Averaging(1), unit_job, spans=False)
+    long = long_run(simulation, 1 << 18, least_s=1e4)
+    expected = 4.0 * every / (math.expm1(rate * every) * (1.0 / rate + down_s))
+    assert long.throughput_per_s.value == pytest.approx(expected, rel=0.04)
+
+
+def test_folds_that_several_failures_of_a_server_undo_are_subtracted_once(cluster, unit_job):
+    failures = Fault("server", mean_s=100.0, down_s=10.0, checkpoint_s=100.0)
+    machine = cluster(4, compute_s=1.0, faults=(failures,), jitter=Jitter("lognormal", 0.1))
+    long = long_run(Simulation(machine, "parameter_server", unit_job, spans=False), 1 << 16)
+    timeline = Simulation(machine, "parameter_server", unit_job).advance(folds=long.folds)
+    undone = set[int]()
+    restarts = timeline.restarts
+    for restored, version in zip(restarts.restored_version, restarts.version, strict=True):
+        undone.update(range(restored, version))
+    expected = (long.folds - len(undone)) / timeline.folds.time_s[-1]
+    assert long.throughput_per_s.value == pytest.approx(expected, rel=0.01)
+    assert f"throughput  {expected:.4g} minibatches/s" in str(timeline)
 
 
 def test_seldom_things_need_time_and_what_does_not_matter_needs_none(cluster, unit_job):
