@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.cluster is not None:
         base = replace(base, cluster=load_cluster(arguments.cluster))
     names = [word.strip() for word in arguments.algorithms.split(",") if word.strip()]
-    methods = overrides.find_methods([*expand(names, arguments.intervals)], base)
+    methods = overrides.find_methods(arguments, [*expand(names, arguments.intervals)], base)
     counts = worker_counts(base.cluster.size, arguments.workers)
     arguments.rates = "sweep"  # the search ranks candidates each at its best rate
     grid = overrides.grid_of(arguments, base, methods, counts)

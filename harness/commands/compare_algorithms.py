@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     base, file_method = overrides.base_of(arguments)
     names = [word.strip() for word in arguments.algorithms.split(",") if word.strip()]
-    methods = overrides.find_methods(names, base) or [file_method]
+    methods = overrides.find_methods(arguments, names, base) or [file_method]
     grid = overrides.grid_of(arguments, base, methods, arguments.workers)
     seed, rate = base.seed, base.schedule.rate
     # At the file's rate; a mistake in one is reported before any run.

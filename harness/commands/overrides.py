@@ -73,11 +73,18 @@ def base_of(arguments: argparse.Namespace) -> tuple[AnyExperiment, Method]:
     return base, Method(type(base.algorithm).__name__, base.algorithm, base.timed)
 
 
-def find_methods(words: Sequence[str], base: AnyExperiment) -> list[Method]:
+def find_methods(
+    arguments: argparse.Namespace, words: Sequence[str], base: AnyExperiment
+) -> list[Method]:
     """Methods by name, with the file's protocol if it hands out data in the same way as theirs.
 
-    Other methods keep their own protocol; a line on stderr names them, if the file's protocol is
-    not a default one.
+    Other methods keep their own protocol; a line on stderr names them, if the file has a protocol
+    beside its algorithm's, and not a default one.
+
+    Args:
+        arguments: options, with ``file`` and ``changes``.
+        words: the names.
+        base: configuration of the run file.
 
     Raises:
         UserError: an unknown name.
@@ -85,6 +92,7 @@ def find_methods(words: Sequence[str], base: AnyExperiment) -> list[Method]:
     from dataclasses import replace
 
     from harness.experiment.methods import method_of
+    from harness.experiment.run_file import has_table
     from harness.simulator.protocols.averaging import Averaging
     from harness.simulator.protocols.contract import TimingProtocol
     from harness.simulator.protocols.parameter_server import ParameterServer
@@ -93,10 +101,10 @@ def find_methods(words: Sequence[str], base: AnyExperiment) -> list[Method]:
         handing = protocol.handing(base.workers)
         return handing and handing._replace(under_way=0)  # when they are folded, not what they are
 
-    file = base.protocol
-    usual = file in (ParameterServer(), Averaging())
-    methods = [method_of(word, needs_steps=file is None or usual) for word in words]
-    if file is None or usual:
+    file = base.protocol if has_table(arguments.file, "protocol", arguments.changes) else None
+    is_usual = file in (None, ParameterServer(), Averaging())
+    methods = [method_of(word, needs_steps=is_usual) for word in words]
+    if file is None or is_usual:
         return methods
     labels = [method.label for method in methods if way(method.protocol) != way(file)]
     if labels:

@@ -39,6 +39,7 @@ from harness.simulator.cluster import (
 )
 from harness.simulator.costs import bare_throughput_per_s
 from harness.simulator.protocols.contract import TimingProtocol
+from harness.simulator.simulation import describe_free_copies
 
 MOST_FOLDS = 10_000_000
 MOST_LAYERS, MOST_UNITS = 1000, 10**9
@@ -118,6 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
     for point, workload, counts in jobs:
         notes += point.cluster.describe_repeats(max(counts))
         notes += describe_doubts(point.cluster, workload)
+        notes += describe_free_copies(point.cluster, protocols.protocol(arguments), workload)
     remarks = [*describe_idle(unread), *dict.fromkeys(notes), *warnings(timings)]
     for line in remarks:
         say(line)

@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     search = Search(knob.name, knob.axis, knob.whole, *limits)
     base, method = overrides.base_of(arguments)
     if arguments.algorithm:
-        (method,) = overrides.find_methods([arguments.algorithm], base)
+        (method,) = overrides.find_methods(arguments, [arguments.algorithm], base)
     knob.check(method.algorithm)
 
     def turn(value: float) -> AnyExperiment:

@@ -110,7 +110,7 @@ def _configs(arguments: argparse.Namespace) -> dict[str, AnyExperiment]:
     if arguments.algorithm is not None:
         from harness.commands import overrides
 
-        (method,) = overrides.find_methods([arguments.algorithm], base)
+        (method,) = overrides.find_methods(arguments, [arguments.algorithm], base)
         base = base.vary(algorithm=method.algorithm, protocol=method.protocol)
     bases = {
         f"{path.stem}, {format_count(count, 'worker')}": base.with_cluster(workers=count)

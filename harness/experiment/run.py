@@ -61,6 +61,7 @@ from harness.experiment.pools import (
 )
 from harness.experiment.task import OwnLoop
 from harness.simulator.cluster import Cluster, load_bundled
+from harness.simulator.simulation import describe_free_copies
 from harness.store import DEFAULT_STORE, AlreadyFinished, Run, Store
 from harness.store.schema import CHECKPOINT, UNREAD
 
@@ -477,13 +478,14 @@ def run_all(
 
 
 def repeat_lines(configs: Iterable[AnyExperiment]) -> list[str]:
-    """Lines on the largest of several runs, if its cluster describes fewer or equal workers."""
+    """Lines on several runs: too few or equal workers for the largest, messages that are free."""
     configs = sorted(configs, key=lambda config: config.workers)
     lines = configs[-1].cluster.describe_repeats(configs[-1].workers) if configs else []
-    stale = [
-        config for config in configs if not (isinstance(config.task, OwnLoop) or config.rounds)
-    ]
-    return [*lines, *(describe_equal(stale[-1].cluster, stale[-1].workers) if stale else ())]
+    stale = [entry for entry in configs if not (isinstance(entry.task, OwnLoop) or entry.rounds)]
+    for config in configs:
+        lines += describe_free_copies(config.cluster, config.timed, config.workload())
+    lines += describe_equal(stale[-1].cluster, stale[-1].workers) if stale else ()
+    return [*dict.fromkeys(lines)]
 
 
 def idle_lines(runs: Iterable[Run]) -> list[str]:

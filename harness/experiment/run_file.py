@@ -203,6 +203,11 @@ def load_run(
     return _read(kind, RunRequest(path, table, device, progress))
 
 
+def has_table(path: Path, name: str, changes: Sequence[Change]) -> bool:
+    """Whether a run file or a change of it has a table of that name."""
+    return name in load_toml(path) or any(steps[0] == name for steps, _ in changes)
+
+
 def put(path: Path, table: Table, change: Change) -> None:
     """Set a key; missing tables are created. Whether the key is allowed is checked later.
 

@@ -16,7 +16,7 @@ from harness.base.errors import UserError, name_error
 from harness.base.registry import entries, find_own, load_plugins
 from harness.base.settings import build, dataclasses_below
 from harness.simulator.cluster import MOST_WORKERS, Cluster, Workload
-from harness.simulator.costs import costs_of, server_network
+from harness.simulator.costs import copy_seconds, costs_of, server_network
 from harness.simulator.protocols.contract import (
     DYING,
     FULL,
@@ -97,6 +97,22 @@ def _check_abilities(cluster: Cluster, protocol: TimingProtocol) -> None:
                 f"{key}: not simulated in protocol {protocol.name!r}, which does not declare"
                 f" {ability!r}; allowed: a cluster file without it, or protocol {' or '.join(able)}"
             )
+
+
+def describe_free_copies(
+    cluster: Cluster, protocol: TimingProtocol, workload: Workload
+) -> Iterator[str]:
+    """A line if a network costs time, but messages to the server neither use it nor a link."""
+    network, size = cluster.network, workload.parameter_bytes
+    to_server = protocol.way == "link" and "network" in protocol.can
+    if network is None or network.server or not (to_server and size):
+        return
+    keys = "latency_s", "bandwidth_bytes_per_s", "down_bandwidth_bytes_per_s"
+    costs = [getattr(level, key) for level in network.levels for key in keys]
+    costs += [network.core_bandwidth_bytes_per_s, *(group.has_link for group in cluster.workers)]
+    if any(costs) and not (cluster.link.latency_s or copy_seconds(cluster, size)):
+        idle = "[network] is not used by a parameter server without [network.server]"
+        yield f"{cluster.name}: {idle}: its messages take no time"
 
 
 class Simulation:

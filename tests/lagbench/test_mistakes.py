@@ -17,6 +17,7 @@ from tests.modules import points
 
 X, LABELS = points(40)
 LOSS = functional.cross_entropy
+FREE = "[network] is not used by a parameter server without [network.server]"
 
 
 def module(width: int = 3) -> nn.Module:
@@ -260,22 +261,28 @@ def test_a_run_that_is_not_there_is_told_with_where_it_was_looked_for(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("workers", "told"),
+    ("cluster", "workers", "told"),
     [
-        (4, []),
-        (16, ["K20m server describes 4 workers; 16 are these 4 times over"]),
-        (6, ["K20m server describes 4 workers; 6 are these 1.5 times over"]),
+        ("k20m-server", 4, []),
+        ("k20m-server", 16, ["K20m server describes 4 workers; 16 are these 4 times over"]),
+        ("k20m-server", 6, ["K20m server describes 4 workers; 6 are these 1.5 times over"]),
+        ("l40s-wide-area", 4, [f"4 x L40S, limited links: {FREE}: its messages take no time"]),
     ],
 )
-def test_more_workers_than_the_file_describes_are_said_once(workers, told, caplog, capsys, train):
+def test_repeated_workers_and_free_messages_are_said_once(
+    cluster, workers, told, caplog, capsys, train
+):
+    def select(lines):
+        return [line for line in lines if "describes" in line or "take no time" in line]
+
     with caplog.at_level("INFO", "lagbench"):
-        lagbench.simulate("k20m-server", workers=workers, folds=10)
-    assert caplog.messages == told
+        lagbench.simulate(cluster, workers=workers, folds=10)
+    assert select(caplog.messages) == told
     caplog.clear()
     with caplog.at_level("INFO", "lagbench"):
-        train(workers=workers, minibatch=1)
-    assert [line for line in caplog.messages if "describes" in line] == told
+        train(cluster=cluster, workers=workers, minibatch=1)
+    assert select(caplog.messages) == told
     capsys.readouterr()
-    words = ["simulate", "k20m-server", "--workers", f"1,{workers}", "--folds", "10"]
+    words = ["simulate", cluster, "--workers", f"1,{workers}", "--folds", "10"]
     assert main(words) == 0
-    assert [line for line in capsys.readouterr().err.splitlines() if "describes" in line] == told
+    assert select(capsys.readouterr().err.splitlines()) == told

@@ -10,8 +10,10 @@ from harness.simulator import Cluster, Device, Fault, WorkerGroup, Workload
 from harness.simulator import star as star_module
 from harness.simulator.cluster import Host, Jitter, Server
 from harness.simulator.network import Level, Network
+from harness.simulator.protocols.averaging import Averaging
+from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.parameter_server import ParameterServer
-from harness.simulator.simulation import Simulation
+from harness.simulator.simulation import Simulation, describe_free_copies
 from tests.harness.simulator import simpy_network
 from tests.harness.simulator.conftest import sequence
 
@@ -163,3 +165,15 @@ def test_by_clocks_groups_with_links_of_their_own_are_what_they_are_message_by_m
     found, expected = (sequence(each.advance(folds=60)) for each in (by_clocks, general))
     assert [row[1:] for row in found] == [row[1:] for row in expected]
     assert [row[0] for row in found] == pytest.approx([row[0] for row in expected], rel=1e-12)
+
+
+def test_messages_that_no_link_delays_are_told_of_where_the_network_would(cluster):
+    way, free = Network((Level(1, 40.0),)), replace(JOB, parameter_bytes=0.0)
+    asked = [
+        *((cluster(network=way), protocol, JOB) for protocol in (ParameterServer(), Averaging())),
+        *((cluster(network=network), ParameterServer(), JOB) for network in (SWITCHED, Network())),
+        (cluster(network=Network((Level(4, latency_s=1.0),))), BackupWorkers(), JOB),
+        (cluster(copy_s=0.1, network=way), ParameterServer(), JOB),
+        (cluster(network=way), ParameterServer(), free),
+    ]
+    assert [len([*describe_free_copies(*each)]) for each in asked] == [1, 0, 0, 0, 1, 0, 0]
