@@ -47,10 +47,10 @@ def describe_advice(outcome: AdviceOutcome) -> Iterator[str]:
     best, *others = rank_rows(table)
     target = f"{table.metric} {outcome.target:.3g}"
     if best.is_earned:
-        yield f"Run {_name(best)}: {target} in {format_target(best)}; {_gain(table, best)}."
+        gain = _gain(outcome, table, best)
+        yield f"Run {_name(best)}: {target} in {format_target(best)}; {gain}."
         yield from describe_sureness(table, best)
-        reference = table.reference and table.reference.cell
-        earned = [row for row in others if row.is_earned and row.cell is not reference]
+        earned = [row for row in others if row.is_earned and row is not table.reference]
         yield from _doubts(table, best, earned)
         yield from describe_ahead(table)
     else:
@@ -62,16 +62,18 @@ def _name(row: Row) -> str:
     return f"{row.cell.name}, rate {row.cell.rate:.3g}"
 
 
-def _gain(table: Table, best: Row) -> str:
-    reference = table.reference
+def _gain(outcome: AdviceOutcome, table: Table, best: Row) -> str:
+    reference, plan = table.reference, outcome.plan
+    labels = {team.method.label for team in (plan.reference, *plan.candidates)}
+    alone = f"one worker{f' ({plan.reference.method.label})' if len(labels) > 1 else ''}"
     if reference is None:
-        return "one worker does not reach it with every seed"
+        return f"{alone} does not reach it with every seed"
     if best.cell is reference.cell:
         comparisons = [compare_chosen(table, best, row) for row in table.rows if row is not best]
         sure = all(pair is not None and is_decided(pair.time) for pair in comparisons)
         return f"more workers {'gain nothing' if sure else f'are not faster {within(best)}'}"
     assert best.speedup is not None
-    return describe_gain("one worker", best.speedup)
+    return describe_gain(alone, best.speedup)
 
 
 def _doubts(table: Table, best: Row, others: Sequence[Row]) -> Iterator[str]:

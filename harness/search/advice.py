@@ -79,7 +79,8 @@ class Plan:
     """All that a search decides by, fixed before its first training.
 
     Attributes:
-        reference: one worker, which the others are compared with.
+        reference: one worker, which the others are compared with: of an algorithm without an
+            interval if there is one, else with the smallest.
         candidates: the others, the fastest simulated one first.
         passes: passes over the data in each rung, the last one in full.
         target: value of the metric to be reached; None for one from the reference.
@@ -237,15 +238,20 @@ def make_plan(grid: Grid, target: float | None, trainings: float | None) -> Plan
         most = _affordable(rungs, len(grid.seeds), trainings)
     head = f"left out for trainings={trainings}"
     beyond = [Impossible(c.method.label, c.workers, "", head) for c in teams[most:]]
-    reference = min(alone, key=lambda team: team.step_s)
     return Plan(
-        reference,
+        min(alone, key=lambda team: (_interval(team), team.step_s, team.name)),
         tuple(teams[:most]),
         tuple(rungs),
         target,
         tuple(grid.seeds),
         [*grid.impossible, *beyond],
     )
+
+
+def _interval(team: Candidate) -> int:
+    """Minibatches of a contribution of one worker; 1 for algorithms without an interval."""
+    handing = team.method.protocol.handing(1)
+    return 1 if handing is None else handing.own or handing.a_fold
 
 
 def _affordable(rungs: Sequence[int], seeds: int, trainings: float) -> int:
