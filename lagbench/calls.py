@@ -315,11 +315,10 @@ def tolerate(
             turned, count = turn(value)
             return turned.prepare(turned.grid([method], [count], fixed))
 
-        tolerance = ToleranceSearch(search, grid_at, call.runner).find()
-        runs = [run for point in tolerance.points for run in point.cell.runs]
-        for line in [f"no effect: {knob.idle}"] if knob.idle else idle_lines(runs):
+        result = Tolerated(ToleranceSearch(search, grid_at, call.runner).find())
+        for line in [f"no effect: {knob.idle}"] if knob.idle else idle_lines(result.runs):
             call.say(line)
-        return Tolerated(tolerance)
+        return result
 
 
 @resumable

@@ -91,6 +91,11 @@ class Tolerated(Answered):
     found: Tolerance
 
     @property
+    def runs(self) -> list[Run]:
+        """All runs, point by point and seed by seed."""
+        return [run for point in self.found.points for run in point.cell.runs]
+
+    @property
     def tolerated(self) -> float:
         """The largest tolerated value."""
         return self.found.tolerated

@@ -363,6 +363,7 @@ def test_the_break_point_lies_between_what_was_tolerated_and_what_was_not(usual,
     files = {path.name: path for path in found.report(tmp_path / "out")}
     told = json.loads(files["results.json"].read_text(encoding="utf-8"))
     assert (told["tolerated"], told["broken"]) == (found.tolerated, found.broken)
+    assert len(found.runs) == 2 * len(points_)
     assert "the error stays within" in files["index.html"].read_text(encoding="utf-8")
     assert files["tolerance.png"].stat().st_size > 1000
 
