@@ -338,7 +338,7 @@ def _ends(table: Table, best: Row, reference: Row) -> str:
         return f"{sentence}, which may be chance with {len(best.cell.runs)} seeds."
     if not math.isfinite(difference.low):  # one seed
         return f"{sentence}."
-    return f"{sentence}, {'worse' if difference.estimate > 0 else 'better'} than that."
+    return f"{sentence}, which is {'worse' if difference.estimate > 0 else 'better'}."
 
 
 def _equal(table: Table, best: Row, others: Sequence[Row]) -> str:
@@ -360,11 +360,16 @@ def _equal(table: Table, best: Row, others: Sequence[Row]) -> str:
 
 
 def _enough(table: Table, best: Row) -> str:
-    """The number of workers above which none is faster by the fastest row's method, if any is."""
+    """The number of workers above which none is faster by the fastest row's method, if any is.
+
+    Empty if the fastest row has the most workers.
+    """
     rows = sorted(
         (row for row in table.rows if row.cell.method == best.cell.method),
         key=lambda row: row.cell.workers,
     )
+    if best is rows[-1]:
+        return ""
     is_alone = len({row.cell.method for row in table.rows}) == 1
     of = "" if is_alone else f" of {best.cell.method}"
     for place, row in enumerate(rows[:-1]):
