@@ -138,11 +138,10 @@ class Call:
         if self.task is None and callable(settings.optimizer):  # it may group parameters by name
             model = make_module(model, self.seeds[0])
         chosen = optimizer_of(settings.optimizer, model)
-        if settings.weight_decay and isinstance(chosen.descent, Grouped):
-            mistake = "the optimizer's groups have their own; allowed: one of them"
-            raise UserError(f"weight_decay: {settings.weight_decay:g}; {mistake}")
-        if chosen.weight_decay and settings.weight_decay:
-            mistake = f"the optimizer has {chosen.weight_decay:g}; allowed: one of them"
+        is_grouped = isinstance(chosen.descent, Grouped)
+        if settings.weight_decay and (is_grouped or chosen.weight_decay):
+            theirs = "groups with their own" if is_grouped else f"{chosen.weight_decay:g}"
+            mistake = f"the optimizer has {theirs}; allowed: one of them"
             raise UserError(f"weight_decay: {settings.weight_decay:g}; {mistake}")
         if chosen.descent == "adamw" and "weight_decay" not in self.given:
             self.say("optimizer: 'adamw' without weight decay; torch.optim.AdamW has 0.01")
@@ -297,8 +296,7 @@ class Call:
         rates = rates_of(rates, [method.label for method in labelled])
         if rates is None and "guess" not in self.given:
             self._check_one_rate("guess=")
-        guess = self.settings.guess
-        return Grid(self.build_config, labelled, counts, self.seeds, guess, rates)
+        return Grid(self.build_config, labelled, counts, self.seeds, self.settings.guess, rates)
 
     def _methods(self, methods: Sequence[Asked]) -> list[Method]:
         optimizer, decay = self.settings.optimizer, self.settings.weight_decay
