@@ -121,16 +121,20 @@ def may_begin(state: State, rules: Rules, limits: Limits) -> bool:
 
 
 @kernel
-def answer(state: State, costs: Costs, rules: Rules, limits: Limits, workers: Any) -> None:
-    """Let these workers read at this instant, in this order; all others that ask wait."""
+def answer(
+    state: State, costs: Costs, rules: Rules, limits: Limits, workers: Any, allowed: Any
+) -> None:
+    """Let those that are allowed read at this instant, of the workers that wait in this order."""
     state.readers.counts[WAIT] = 0
-    for number in range(len(state.workers)):
-        if state.workers[number].status == server.ABOUT_TO_READ:
-            server.become(state, number, server.PARKED)
+    state.late.counts[WAIT] = 0
     for place in range(len(workers)):
-        server.become(state, workers[place], server.ABOUT_TO_READ)
+        if not allowed[place]:
+            server.become(state, workers[place], server.PARKED)
     for place in range(len(workers)):
-        read(state, costs, rules, limits, workers[place])
+        if allowed[place]:
+            read(state, costs, rules, limits, workers[place])
+        if state.workers[workers[place]].status in (server.PARKED, server.ABOUT_TO_READ):
+            events.append(state.late, state.clock[0].now_s, workers[place])
 
 
 @kernel

@@ -2,10 +2,10 @@
 
 Reads, computations, copies, queues, folds, faults and losses are those of `parameter_server`, on
 any link or network. When workers are about to read, after all other events of the instant, the
-rule is asked, worker by worker in the order in which they came; it sees the reads that it has just
-allowed as under way. A worker that may not read waits, and is asked about again after each fold,
-loss and departure. So a rule of a few lines of Python is a protocol. Python takes about 0.1 ms a
-fold.
+rule is asked, worker by worker in the order in which they began to wait; it sees the reads that it
+has just allowed as under way. A worker that may not read waits, and is asked about again after each
+fold, loss and departure. So a rule of a few lines of Python is a protocol. Python takes about
+0.1 ms a fold.
 """
 
 from __future__ import annotations
@@ -72,25 +72,26 @@ class GatedServer(ParameterServer):
         reason, timeline = super().advance(state, costs, limits, min(room, MOST_FOLDS), spans)
         if reason != ASKS:
             return reason, timeline
-        workers, clock = waiting(state.readers), state.clock[0]
+        before, asking, clock = waiting(state.late), waiting(state.readers), state.clock[0]
+        workers = np.concatenate([before, np.setdiff1d(asking, before, assume_unique=True)])
         # Beyond the limits no worker reads, whatever the rule says.
-        goes_on = asynchronous.may_begin(state, self.rules, limits)
-        readers = self._select_allowed(state, workers) if goes_on else workers
-        asynchronous.answer(state, costs, self.rules, limits, readers)
+        goes_on, asks = asynchronous.may_begin(state, self.rules, limits), np.isin(workers, asking)
+        allowed = self._ask(state, workers, asks) if goes_on else asks
+        asynchronous.answer(state, costs, self.rules, limits, workers, allowed)
         if goes_on and clock["busy"] == 0 and np.isinf(server_state.returns_s(state)).all():
             reason = f"no worker may read at version {clock['version']}, and none is under way"
             raise UserError(f"protocol {self.name}: {reason}; allowed: a rule that lets one read")
         return FULL, timeline
 
-    def _select_allowed(self, state: server_state.State, workers: np.ndarray) -> np.ndarray:
-        """Those of the workers that the rule allows to read, given those allowed before."""
+    def _ask(self, state: server_state.State, workers: Any, asks: Any) -> Any:
+        """[U] whether each worker that asks may read, given those allowed before."""
         folded = np.maximum(state.workers["folds"], state.clock[0]["least"])
         under_way = state.workers["mine"].astype(np.int64)
         leaves = state.workers["leave_s"] > 0.0  # preempted: in place of its read
-        readers: list[int] = []
-        for worker in workers.tolist():
-            if leaves[worker] or self.may_read(worker, folded, under_way):
-                readers.append(worker)
+        allowed = asks.copy()
+        for place, worker in enumerate(workers.tolist()):
+            if asks[place] and not leaves[worker]:
+                allowed[place] = self.may_read(worker, folded, under_way)
                 # The rule sees the reads that it has just allowed, or it would allow too many.
-                under_way[worker] += not leaves[worker]
-        return np.array(readers, np.int64)
+                under_way[worker] += allowed[place]
+        return allowed

@@ -147,7 +147,8 @@ class State(NamedTuple):
         events: tournament of slots, then workers and fault processes by worker.
         folds: slots of queued contributions, by the ends of their folds.
         readers: workers that read at the present instant.
-        late: workers that wait for the end of a round without a contribution in it.
+        late: workers that wait for the end of a round without a contribution in it, or that a rule
+            has kept waiting.
         held: [2N] tournament of workers held by the bound, by their folds; [2] without a bound.
         gate: [2C] tournament of slots that wait for room at the server; [2] without a limit.
         links: between workers and server.

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 
 from harness.base.errors import UserError
@@ -32,6 +33,12 @@ class Bounded(GatedServer):
 class Alone(GatedServer):
     def may_read(self, worker, folded, under_way):
         return worker == folded.sum() % len(folded) and not under_way.any()
+
+
+@dataclass(frozen=True)
+class Few(GatedServer):
+    def may_read(self, worker, folded, under_way):
+        return under_way.sum() < 2
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,14 @@ def test_workers_by_turns_take_as_long_as_one_and_none_is_stale():
     assert found.folds.time_s.tolist() == [2.25 * k for k in range(1, 7)]
     assert found.folded().worker.tolist() == [0, 1, 2, 0, 1, 2]
     assert found.staleness().tolist() == [0] * 6
+
+
+def test_workers_that_have_waited_longest_read_first():
+    cluster = make_cluster(6, jitter=Jitter("lognormal", cv=0.05))
+    made = Simulation(cluster, Few(), UNIT_JOB)
+    parts = [made.advance(folds=31, drain=True), made.advance(folds=29)]
+    counts = np.bincount(concat(parts).folded().worker, minlength=6)
+    assert counts.tolist() == [10] * 6
 
 
 def test_a_rule_that_lets_no_worker_read_is_refused_at_that_version():
