@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from typing import Any, cast
 
-from harness.base.errors import UserError
-from harness.simulator.cluster import with_catalogue
+from harness.base.errors import UserError, name_error
+from harness.simulator.cluster import Cluster, with_catalogue
 
 STEP = re.compile(r"([\w-]+)((?:\[\d{1,9}\])*)")
 
@@ -58,6 +59,9 @@ def _find_parent(table: dict[str, Any], key: str, origin: str) -> tuple[Any, str
     steps: list[str | int] = []
     for name, places in (STEP.fullmatch(step).groups() for step in key.split(".")):  # pyright: ignore[reportOptionalMemberAccess]
         steps += [name, *(int(place) for place in re.findall(r"\d+", places))]
+    names = [entry.name for entry in fields(Cluster)]
+    if steps[0] not in names:
+        raise name_error(f"{origin}: key", str(steps[0]), names)
     if steps[0] == "devices":  # figures of the catalogue can be changed too
         with_catalogue(table)
     node: Any = table
@@ -78,4 +82,6 @@ def _enter(node: object, step: str | int, key: str, origin: str) -> object:
             return items[step]
     if isinstance(step, str) and isinstance(node, dict):
         return cast(dict[str, object], node).setdefault(step, {})
-    raise UserError(f"{origin}: {key!r} leads nowhere in the cluster file: {step!r} is not there")
+    count = f" ({len(cast(list[object], node))} in all, from 0)" if isinstance(node, list) else ""
+    mistake = f"leads nowhere in the cluster file: {step!r} is not there{count}"
+    raise UserError(f"{origin}: {key!r} {mistake}")

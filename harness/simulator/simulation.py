@@ -31,6 +31,11 @@ from harness.simulator.protocols.contract import (
 from harness.simulator.timeline import KINDS, SERVER, Spans, Timeline, concat
 
 Array = NDArray[Any]
+MEANT = {
+    "ssp": "parameter_server with --bound 4 or another bound",
+    "bsp": "averaging with --every 1 (ddp)",
+}
+"""What a name of the field is here that no protocol has."""
 _NEVER = 2**62
 _ROOM, _MOST_ROOM = 1 << 16, 1 << 20
 """Folds of a part of a segment, at most if its length is known: few parts are quickly concatenated,
@@ -63,6 +68,8 @@ def load_protocol(name: str) -> type[TimingProtocol]:
     for kind in dataclasses_below(TimingProtocol):
         if name in (kind.name, kind.__name__):
             return kind
+    if name.lower() in MEANT:
+        raise UserError(f"protocol: unknown {name!r}; allowed: {MEANT[name.lower()]}")
     raise name_error("protocol", name, load_protocols())
 
 
