@@ -26,7 +26,7 @@ class Killed(BaseException):
 
 
 def kept_bytes(run: Run) -> dict[str, bytes]:
-    return {name: run.path(name).read_bytes() for name in KEPT}
+    return {name: run.path(name).read_bytes() for name in KEPT if name in run.digests}
 
 
 def dying(after: int) -> Watch:

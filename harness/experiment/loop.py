@@ -228,7 +228,8 @@ class Training(Saved, ABC, Generic[Executing]):
             else:
                 self.writer.attach_arrays(name, content)
         # The summary comes last: a run with a summary is finished.
-        self.writer.attach_arrays(TEST_ERRORS, self.test_errors)
+        if self.test_errors:  # of a task that counts them by utterance
+            self.writer.attach_arrays(TEST_ERRORS, self.test_errors)
         self.writer.attach_arrays(MODEL, {"model": to_array(self.model_to_deploy())})
         self.writer.finish(status, summary, note)
 

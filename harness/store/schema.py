@@ -21,7 +21,8 @@ each tensor has a row, or one for each worker."""
 TARGETS = "targets.safetensors"
 """The attached file of an alignment: int32 [N] for all frames of the corpus."""
 TEST_ERRORS = "word_errors.safetensors"
-"""The attached file: errors ``[utterances]`` for each ``test/candidate/stage``, and lengths."""
+"""The attached file of a run tested on utterances: errors ``[utterances]`` for each
+``test/candidate/stage``, and lengths."""
 LARGE = frozenset({TIMELINE, MODEL, STATE, TARGETS})
 """Files that a finished run may lack, which is then light; no metric or error is in them."""
 UNDER = "under"

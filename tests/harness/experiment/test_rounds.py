@@ -105,10 +105,11 @@ def test_rates_fall_from_pass_to_pass_and_not_within(averaged, corpus, finished)
 )
 def test_the_tests_may_be_made_after_some_passes_alone(averaged, corpus, finished, tested, passes):
     run = train(averaged(tested=tested), finished, silent)
-    errors = load_file(run.path(TEST_ERRORS)) if run.path(TEST_ERRORS).exists() else {}
+    errors = load_file(run.path(TEST_ERRORS)) if passes else {}
     assert {name for name in errors if name.startswith("clean/iterate")} == {
         f"clean/iterate/{number}" for number in passes
     }
+    assert (TEST_ERRORS in run.digests) == bool(passes)
 
 
 def test_an_early_stop_is_the_end(averaged, corpus, finished):
