@@ -122,8 +122,8 @@ class Jitter(Spec):
         cv: standard deviation of the factor, whose mean is 1; unused by ``constant`` and
             ``empirical``.
         values: measured durations for ``empirical``; they are divided by their mean.
-        file: text file with one measured duration per line, instead of ``values``; its path is
-            relative to the cluster file's folder.
+        file: text file with one measured duration per line, and comments after ``#``, instead of
+            ``values``; its path is relative to the cluster file's folder.
     """
 
     law: str = setting("constant", one_of=JITTER_LAWS)
@@ -254,7 +254,7 @@ class Fault(Spec):
             server is lost and sent again; ``server``, the server fails, loses its queue,
             and restarts from its last checkpoint.
         workers: numbers of the affected workers; without it, all.
-        mean_s: mean time from the end of one occurrence to the next.
+        mean_s: mean time from the end of one occurrence at a worker (or the server) to the next.
         at_s: instants of the occurrences, instead of ``mean_s``; for ``late``, the instant when the
             workers join.
         down_s: mean downtime of the worker or server; without it, a worker leaves permanently.
