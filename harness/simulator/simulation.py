@@ -32,7 +32,7 @@ from harness.simulator.timeline import KINDS, SERVER, Spans, Timeline, concat
 
 Array = NDArray[Any]
 MEANT = {
-    "ssp": "parameter_server with --bound 4 or another bound",
+    "ssp": "parameter_server with a bound: --bound 4, ParameterServer(bound=4)",
     "bsp": "averaging with --every 1 (ddp)",
 }
 """What a name of the field is here that no protocol has."""
