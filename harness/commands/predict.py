@@ -64,6 +64,7 @@ def _print_plan(arguments: argparse.Namespace, build_table: BuildTable) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     """Print the prediction of a run."""
     from harness.base.reads import Reads, describe_idle, watch
+    from harness.experiment.run import repeat_lines
     from harness.experiment.run_file import load_folds
     from harness.fidelity.predict import prediction
     from harness.simulator.cluster import load_bundled, load_cluster
@@ -72,7 +73,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--out {arguments.out}: for a plan; {arguments.file} is a run")
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
     config = load_folds(arguments.file).with_cluster(cluster, arguments.workers)
-    for line in config.cluster.describe_repeats(config.workers):
+    for line in repeat_lines([config]):
         say(line)
     pieces = config.task.open(config).pieces
     with watch(Reads(config.cluster, load_bundled(config.cluster.name))) as reads:
