@@ -136,12 +136,17 @@ def add_changes(parser: ArgumentParser, seeds: int) -> None:
         parser: parser of the command.
         seeds: default number of seeds.
     """
+    add_settings(parser)
     parser.add_argument(
         "--seeds",
         type=count,
         default=seeds,
         help=f"number of seeds, counted from the run file's ({seeds})",
     )
+
+
+def add_settings(parser: ArgumentParser) -> None:
+    """Declare the option for any key of a run file."""
     parser.add_argument(
         "--set",
         dest="changes",

@@ -136,7 +136,8 @@ def simulate(
         workload: operations and bytes of one minibatch; None for the cluster's own.
         protocol: a timing protocol, the name of one or of its class, or an algorithm's (``"ddp"``).
         workers: number of workers; None for all of the cluster.
-        folds: number of folds to simulate.
+        folds: number of folds to simulate from the start, when all workers read at once; the
+            command ``lagbench simulate`` finds the long run instead, without its start.
         seed: seed of all random durations.
 
     Raises:

@@ -40,7 +40,7 @@ NEAR_END = 0.9
 UNEVEN = 0.05
 """Difference of the trained from the requested examples that is told."""
 
-EDGE = "*: the best rate is at an end of those that were tried"
+EDGE = "*: a rate at an end of those that were tried is as good or better"
 
 ALONE = "One seed has no interval, so how much of this is chance is not known."
 
@@ -294,7 +294,7 @@ def describe_need(table: Table, best: Row, row: Row) -> str:
     """Seeds and trainings that would tell two rows apart, if their scatter stayed as it is."""
     seeds = find_seeds(*pair_times(row, best), len(table.rows))
     if not seeds <= MOST_SEEDS:
-        return "more seeds would hardly tell, but more evaluations a pass might"
+        return "more seeds would hardly tell, but more evaluations (or folds) a pass might"
     trainings = 2 * (math.ceil(seeds) - len(best.reaches))
     return f"about {seeds:.0f} seeds would tell, {max(trainings, 2)} trainings more"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from harness import argument_types
 from harness.base.errors import EXIT_DONE
@@ -91,7 +91,8 @@ def find_methods(
     """
     from dataclasses import replace
 
-    from harness.experiment.methods import method_of
+    from harness.experiment.experiment import usual_protocol
+    from harness.experiment.methods import Method, method_of
     from harness.experiment.run_file import has_table
     from harness.simulator.protocols.averaging import Averaging
     from harness.simulator.protocols.contract import TimingProtocol
@@ -110,9 +111,15 @@ def find_methods(
     if labels:
         on = "" if len(labels) == len(methods) else f" on {', '.join(labels)}"
         say(f"no effect{on}: protocol (data are handed out in another way)")
-    return [
-        method if method.label in labels else replace(method, protocol=file) for method in methods
-    ]
+    usual, chosen = usual_protocol(base.algorithm), list[Method]()
+    for method in methods:
+        protocol, implied = method.protocol if method.label in labels else file, None
+        if isinstance(usual, Averaging):
+            implied = usual.collective  # which the file has for its own algorithm's coder
+        if isinstance(protocol, Averaging) and protocol.collective == implied:
+            protocol = replace(protocol, collective=cast(Any, method.protocol).collective)
+        chosen.append(replace(method, protocol=protocol))
+    return chosen
 
 
 def grid_of(

@@ -30,6 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=argument_types.whole(1, 1_000_000),
         help="number of workers that replaces the run file's",
     )
+    argument_types.add_settings(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -48,8 +49,8 @@ BuildTable = Callable[[Path, Callable[[str], None]], Iterable[Sequence[str]]]
 
 def _print_plan(arguments: argparse.Namespace, build_table: BuildTable) -> int:
     """Print the rows of a plan, and write them to ``--out`` if given."""
-    for option in ("cluster", "workers"):
-        if getattr(arguments, option) is not None:
+    for option, name in (("cluster", "cluster"), ("workers", "workers"), ("set", "changes")):
+        if getattr(arguments, name):
             raise UserError(f"--{option}: for a run; {arguments.file} is a plan")
     rows = list(build_table(arguments.file, say))
     csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
@@ -72,7 +73,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         raise UserError(f"--out {arguments.out}: for a plan; {arguments.file} is a run")
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
-    config = load_folds(arguments.file).with_cluster(cluster, arguments.workers)
+    config = load_folds(arguments.file, changes=arguments.changes)
+    config = config.with_cluster(cluster, arguments.workers)
     for line in repeat_lines([config]):
         say(line)
     pieces = config.task.open(config).pieces

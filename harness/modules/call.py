@@ -206,6 +206,9 @@ class Call:
         if self.task is None:
             self._check_sendable(grid.methods)
             problem, settings = self.problem(self.seeds[0]), self.settings
+            if problem.is_share and not 0.0 <= (settings.target or 0.0) <= 1.0:
+                allowed = f"from 0 to 1, as {next(iter(problem.metrics))} is a share"
+                raise UserError(f"target: {settings.target:g}; allowed: {allowed}")
             for line in remarks(problem, settings, self.device, settings.accumulate):
                 self.say(line)
         if not self._turned:

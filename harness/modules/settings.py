@@ -230,8 +230,9 @@ class ModuleTable(Spec):
             ``label``) are the targets, which ``forward`` receives too if it has that parameter;
             without them the loss gets the dict, and so does a ``forward`` with none of its names. A
             dataset that draws from the generators of torch, numpy or `random` is read again in each
-            pass, seeded by run, pass and example. A `DataLoader` gives its data set in the order of
-            its batches, each example through its ``collate_fn``, which may not mix them.
+            pass, seeded by run, pass and example. A `DataLoader` gives the examples of its data
+            set, each through its ``collate_fn``, which may not mix them; their order and the
+            minibatches are the run's own.
         test: test data of the same kinds, reported on and used for nothing else.
         dev: development data of the same kinds, or the share of the training data held out for it:
             they decide on learning rates and on times to a target.

@@ -73,8 +73,9 @@ class Rollouts(Spec, TimingProtocol):
         group: rollouts of a prompt (G), which are trained on together.
         batch: groups in a step of the trainer (B).
         rule: rule of the buffer: admission, discard, backpressure, window or one-step.
-        eta: allowance of the rule, in versions: largest age; for backpressure its threshold.
-            Without effect for one-step.
+        eta: allowance of the rule, in versions: the largest age (discard), a mean age of at most
+            half a version more (admission), or a threshold (backpressure). Without effect for
+            one-step.
         room: largest number of groups in flight, waiting and in training, in batches; generators
             wait at it, whatever the rule.
         publish: exchange of weights: drain, between or in-flight.

@@ -35,7 +35,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.base.settings import format_seconds
+from harness.base.settings import format_count, format_seconds
 
 IN_FLIGHT, LOST = -1, -2
 
@@ -311,6 +311,8 @@ class Timeline:
         seconds = float(self.folds.time_s[-1] - self.contributions.read_time_s.min())
         events = f"{len(self.folds)} folds (updates of the model) of {len(rows)} contributions"
         events += f", {lost} lost" if lost else ""
+        if undone := len(rows) - len(self.kept()):
+            events += f", {undone} undone by {format_count(len(self.restarts), 'restart')}"
         crew = f"{workers} worker{'' if workers == 1 else 's'}"
         lines = [f"{crew}: {events} in {format_seconds(seconds)} of simulated time"]
         if seconds > 0.0:

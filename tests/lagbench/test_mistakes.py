@@ -124,6 +124,7 @@ def train(tmp_path):
         ({"device": "gpu"}, "device: unknown 'gpu' (did you mean 'cuda'?); allowed: auto, cpu"),
         ({"device": 3}, "device: 3; allowed: 'cpu', 'cuda' or 'auto'"),
         ({"workers": "4"}, "workers: '4'; allowed: a whole number from 1"),
+        ({"target": 85, "metric": "accuracy"}, "target: 85; allowed: from 0 to 1, as accuracy is"),
         ({"workers": [4]}, "workers: [4]; allowed: a whole number from 1"),
         ({"metric": lambda o, t: (o.argmax(1) != t).float()}, "metric: "),
         ({"metric": "acc"}, "metric: unknown 'acc' (did you mean 'accuracy'?); allowed: "),

@@ -1,3 +1,4 @@
+from argparse import Namespace
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from harness.algorithms.schedules import Constant
 from harness.algorithms.stale import FedBuff, Ringmaster
 from harness.base.errors import UserError
 from harness.base.settings import build
+from harness.commands.overrides import find_methods
 from harness.experiment.experiment import Stage
 from harness.experiment.run_file import load_run
 from harness.natural_gradient import NaturalGradient, Preconditioner
@@ -285,3 +287,26 @@ def test_an_optimizer_by_name_is_that_of_an_algorithm_by_name(tmp_path):
     ):
         with pytest.raises(UserError, match=told):
             load_run(written(tmp_path, text))
+
+
+def test_data_parallel_training_averages_every_gradient_unless_the_file_says_otherwise(tmp_path):
+    run = f"{RUN}[protocol]\n"
+    gradients = run.replace('is = "AsyncSgd"', 'is = "GradientAveraging"')
+    topk = 'is = "Compressed"\naveraging = { is = "GradientAveraging" }\ncoder = { is = "TopK" }'
+    for text, protocol in (
+        (gradients, Averaging(1)),
+        (f"{gradients}every = 4\n", Averaging(4)),
+        (run.replace('is = "AsyncSgd"', topk), Averaging(1, collective="gather")),
+        (run.replace('is = "AsyncSgd"', 'is = "ModelAveraging"'), Averaging(10)),
+    ):
+        assert load_run(written(tmp_path, text)).protocol == protocol
+
+
+def test_a_named_algorithm_does_not_take_over_the_collective_of_the_file_s_coder(tmp_path):
+    topk = 'is = "Compressed"\naveraging = { is = "GradientAveraging" }\ncoder = { is = "TopK" }'
+    text = RUN.replace('is = "AsyncSgd"', topk)
+    for collective, expected in (("gather", "ring"), ("two-level", "two-level")):
+        table = f'[protocol]\nis = "averaging"\nevery = 1\ncollective = "{collective}"\n'
+        path = written(tmp_path, f"{text}{table}overlap = true\n")
+        (method,) = find_methods(Namespace(file=path, changes=[]), ["sync"], load_run(path))
+        assert method.protocol == Averaging(1, overlap=True, collective=expected)

@@ -170,6 +170,7 @@ def test_folds_that_several_failures_of_a_server_undo_are_subtracted_once(cluste
     expected = (long.folds - len(undone)) / timeline.folds.time_s[-1]
     assert long.throughput_per_s.value == pytest.approx(expected, rel=0.01)
     assert f"throughput  {expected:.4g} minibatches/s" in str(timeline)
+    assert f"{len(undone)} undone by {len(restarts)} restarts" in str(timeline)
 
 
 def test_seldom_things_need_time_and_what_does_not_matter_needs_none(cluster, unit_job):
