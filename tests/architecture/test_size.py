@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PRODUCT = ("harness", "lagbench", "reproductions", "data_synth", "reports")
 MOST_LINES_OF_PRODUCT = 38_760
 MOST_LINES_OF_TESTS = 35_760
-MOST_WORDS_OF_DOCUMENTS = 46_100
+MOST_WORDS_OF_DOCUMENTS = 46_160
 
 
 def count_lines(source: str) -> int:
