@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from math import ceil
 from typing import Any, Generic, Literal, Self, TypeVar, cast
 
+from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import GradientAveraging
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.compression import Compressed
@@ -503,12 +504,12 @@ def complete_protocol(table: Table, kind: type[Task], place: str) -> Table:
     algorithm = table.get("algorithm")
     choices = cast(Table, algorithm) if isinstance(algorithm, dict) else Table()
     kinds: dict[object, type[Algorithm]] = {k.__name__: k for k in dataclasses_below(Algorithm)}
-    usual, further = cast(TimingProtocol, Averaging(1)), Table()
+    built, further = AsyncSgd(), Table()  # one that is missing or unknown is refused later
     if algorithm_kind := kinds.get(str(choices.get(KIND))):
         built = build(algorithm_kind, choices, place, "algorithm")
-        usual = usual_protocol(built)
-        if isinstance(getattr(built, "averaging", built), GradientAveraging):
-            further["every"] = 1  # data-parallel training averages every gradient
+    usual = usual_protocol(built)
+    if isinstance(getattr(built, "averaging", built), GradientAveraging):
+        further["every"] = 1  # data-parallel training averages every gradient
     if isinstance(usual, Averaging):
         further["collective"] = usual.collective
     return {**table, "protocol": {KIND: type(usual).__name__, **further, **settings}}
