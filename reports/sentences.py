@@ -292,7 +292,7 @@ def describe_sureness(table: Table, best: Row) -> Iterator[str]:
 
 def describe_need(table: Table, best: Row, row: Row) -> str:
     """Seeds and trainings that would tell two rows apart, if their scatter stayed as it is."""
-    seeds = find_seeds(*pair_times(row, best), len(table.rows))
+    seeds = find_seeds(*pair_times(row, best), _count_pairs(table))
     if not seeds <= MOST_SEEDS:
         return "more seeds would hardly tell, but more evaluations (or folds) a pass might"
     trainings = 2 * (math.ceil(seeds) - len(best.reaches))
@@ -311,7 +311,12 @@ def _factors(ratio: Speedup) -> str:
 
 def compare_chosen(table: Table, row: Row, other: Row) -> Speedup | None:
     """The speed-up of a row over another of a table, of which either was chosen for its time."""
-    return speedup(row, other, len(table.rows))
+    return speedup(row, other, _count_pairs(table))
+
+
+def _count_pairs(table: Table) -> int:
+    """Number of pairs that a row chosen by its time may be of; two rows leave no choice."""
+    return len(table.rows) if len(table.rows) > 2 else 1
 
 
 def _next(table: Table, best: Row, second: Row) -> str:

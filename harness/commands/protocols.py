@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args, get_type_hints
 
 from harness.base.errors import UserError
 from harness.base.registry import entries, import_modules, names_algorithm
-from harness.base.settings import build, meanings, read_value
+from harness.base.settings import build, limits_of, meanings, read_value
 from harness.cli import Parser
 from harness.simulator.simulation import load_protocol, load_protocols
 
@@ -99,7 +99,8 @@ def _add_settings(
     owners: dict[str, dict[str, list[str]]] = {}
     for kind in kinds:
         hints, descriptions = get_type_hints(kind), meanings(kind)
-        for name in _names(kind):
+        for entry in fields(cast(Any, kind)):
+            name, choices = entry.name, limits_of(entry).one_of
             if _option(name) in others:
                 continue
             plain = [part for part in get_args(hints[name]) if part is not type(None)]
@@ -107,6 +108,10 @@ def _add_settings(
             types.setdefault(name, plain[0] if is_optional else hints[name])
             # help shows the first clause of the description
             short = re.split(r"[.:;](?:\s|$)", descriptions.get(name, ""), maxsplit=1)[0]
+            notes = ["|".join(choices)] if choices else []
+            if type(entry.default) in (int, float, str):
+                notes.append(f"default: {entry.default}".removesuffix(".0"))
+            short += f" ({'; '.join(notes)})" if notes else ""
             owners.setdefault(name, {}).setdefault(short.replace("%", "%%"), []).append(kind.name)
     for name, kinds_by_text in owners.items():
         text = "; ".join(f"{', '.join(alike)}: {short}" for short, alike in kinds_by_text.items())

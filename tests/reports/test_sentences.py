@@ -17,7 +17,7 @@ from harness.store.files import columns_of
 from harness.store.schema import TIMELINE
 from reports import comparison
 from reports.learning_curves import curves_figure
-from reports.sentences import answer, format_error, rank_rows, within
+from reports.sentences import answer, compare_chosen, format_error, rank_rows, within
 
 Curve = Sequence[tuple[float, float, float]]
 """Passes, simulated seconds and value of each evaluation."""
@@ -151,6 +151,8 @@ def test_the_best_of_several_rows_is_corrected_for_their_number():
     assert best.speedup == speedup(best, table.reference, 5)
     assert all(row.speedup == speedup(row, table.reference) for row in others)
     assert two.rows[1].speedup == speedup(two.rows[1], two.rows[0])
+    assert compare_chosen(two, *two.rows) == speedup(*two.rows)
+    assert compare_chosen(table, best, others[0]) == speedup(best, others[0], 6)
     assert "allows for its choice among 5" in str(comparison.answer_of(table))
     assert "choice" not in str(comparison.answer_of(two))
     assert table.reference.speedup.time == Interval.exact(1.0)

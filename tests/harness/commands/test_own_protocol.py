@@ -136,10 +136,11 @@ def test_help_says_what_its_class_says_where_it_is_named(hurried, capsys):
         with pytest.raises(SystemExit):
             main([*words, "--help"])
         shown = " ".join(capsys.readouterr().out.split())
-        assert ("hurried: whole ones, 100% of them --" in shown) == there
+        assert ("hurried: whole ones, 100% of them (default: 3) --" in shown) == there
         assert ("--weights VALUE hurried: several numbers" in shown) == there
         assert ("--frames X sequence: mean length of an utterance" in shown) != there
-        assert "--every N averaging: minibatches between two averages" in shown
+        assert "--every N averaging: minibatches between two averages (default: 10)" in shown
+        assert "rule of the buffer (admission|discard|backpressure|window|one-step; default" in shown
 
 
 @pytest.mark.parametrize("name", ["averaging", "Averaging"])
