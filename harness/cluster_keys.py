@@ -59,9 +59,6 @@ def _find_parent(table: dict[str, Any], key: str, origin: str) -> tuple[Any, str
     steps: list[str | int] = []
     for name, places in (STEP.fullmatch(step).groups() for step in key.split(".")):  # pyright: ignore[reportOptionalMemberAccess]
         steps += [name, *(int(place) for place in re.findall(r"\d+", places))]
-    names = [entry.name for entry in fields(Cluster)]
-    if steps[0] not in names:
-        raise name_error(f"{origin}: key", str(steps[0]), names)
     if steps[0] == "devices":  # figures of the catalogue can be changed too
         with_catalogue(table)
     node: Any = table
@@ -82,6 +79,9 @@ def _enter(node: object, step: str | int, key: str, origin: str) -> object:
             return items[step]
     if isinstance(step, str) and isinstance(node, dict):
         return cast(dict[str, object], node).setdefault(step, {})
+    table, names = key.partition(".")[0].partition("[")[0], [x.name for x in fields(Cluster)]
+    if table not in names:
+        raise name_error(f"{origin}: key", table, names)
     count = f" ({len(cast(list[object], node))} in all, from 0)" if isinstance(node, list) else ""
     mistake = f"leads nowhere in the cluster file: {step!r} is not there{count}"
     raise UserError(f"{origin}: {key!r} {mistake}")

@@ -140,7 +140,9 @@ def test_help_says_what_its_class_says_where_it_is_named(hurried, capsys):
         assert ("--weights VALUE hurried: several numbers" in shown) == there
         assert ("--frames X sequence: mean length of an utterance" in shown) != there
         assert "--every N averaging: minibatches between two averages (default: 10)" in shown
-        assert "rule of the buffer (admission|discard|backpressure|window|one-step; default" in shown
+        assert (
+            "rule of the buffer (admission|discard|backpressure|window|one-step; default" in shown
+        )
 
 
 @pytest.mark.parametrize("name", ["averaging", "Averaging"])

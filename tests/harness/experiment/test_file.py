@@ -306,7 +306,7 @@ def test_a_named_algorithm_does_not_take_over_the_collective_of_the_file_s_coder
     topk = 'is = "Compressed"\naveraging = { is = "GradientAveraging" }\ncoder = { is = "TopK" }'
     text = RUN.replace('is = "AsyncSgd"', topk)
     for collective, expected in (("gather", "ring"), ("two-level", "two-level")):
-        table = f'[protocol]\nis = "averaging"\nevery = 1\ncollective = "{collective}"\n'
+        table = f'[protocol]\nis = "Averaging"\nevery = 1\ncollective = "{collective}"\n'
         path = written(tmp_path, f"{text}{table}overlap = true\n")
         (method,) = find_methods(Namespace(file=path, changes=[]), ["sync"], load_run(path))
         assert method.protocol == Averaging(1, overlap=True, collective=expected)
