@@ -144,6 +144,7 @@ cuda gpu
 death worker crash failure
 dev val valid validation val_data validation_data
 minibatch batch_size batch
+parameter_server ssp
 passes epochs n_epochs num_epochs
 rates lr learning_rate
 schedule scheduler lr_scheduler

@@ -187,6 +187,7 @@ ALIASES = {
     "asgd": "async",
     "backup": "backup-workers",
     "bmuf": "block-momentum",
+    "bsp": "sync",
     "dcasgd": "DelayCompensated",
     "ddp": "sync",
     "downpour": "async",

@@ -31,11 +31,6 @@ from harness.simulator.protocols.contract import (
 from harness.simulator.timeline import KINDS, SERVER, Spans, Timeline, concat
 
 Array = NDArray[Any]
-MEANT = {
-    "ssp": "parameter_server with a bound: --bound 4, ParameterServer(bound=4)",
-    "bsp": "averaging with --every 1 (ddp)",
-}
-"""What a name of the field is here that no protocol has."""
 _NEVER = 2**62
 _ROOM, _MOST_ROOM = 1 << 16, 1 << 20
 """Folds of a part of a segment, at most if its length is known: few parts are quickly concatenated,
@@ -68,8 +63,6 @@ def load_protocol(name: str) -> type[TimingProtocol]:
     for kind in dataclasses_below(TimingProtocol):
         if name in (kind.name, kind.__name__):
             return kind
-    if name.lower() in MEANT:
-        raise UserError(f"protocol: unknown {name!r}; allowed: {MEANT[name.lower()]}")
     raise name_error("protocol", name, load_protocols())
 
 
@@ -109,15 +102,11 @@ def _check_abilities(cluster: Cluster, protocol: TimingProtocol) -> None:
 def describe_free_copies(
     cluster: Cluster, protocol: TimingProtocol, workload: Workload
 ) -> Iterator[str]:
-    """A line if a network costs time, but messages to the server neither use it nor a link."""
-    network, size = cluster.network, workload.parameter_bytes
+    """A line if there is a network, but messages to the server neither use it nor a link."""
+    size, is_idle = workload.parameter_bytes, cluster.network and server_network(cluster) is None
     to_server = protocol.way == "link" and "network" in protocol.can
-    if network is None or network.server or not (to_server and size):
-        return
-    keys = "latency_s", "bandwidth_bytes_per_s", "down_bandwidth_bytes_per_s"
-    costs = [getattr(level, key) for level in network.levels for key in keys]
-    costs += [network.core_bandwidth_bytes_per_s, *(group.has_link for group in cluster.workers)]
-    if any(costs) and not (cluster.link.latency_s or copy_seconds(cluster, size)):
+    cost_s = copy_seconds(cluster, size) + cluster.link.latency_s
+    if size and is_idle and to_server and cost_s == 0.0:
         idle = "[network] is not used by a parameter server without [network.server]"
         yield f"{cluster.name}: {idle}: its messages take no time"
 

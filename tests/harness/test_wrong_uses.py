@@ -44,10 +44,7 @@ LIGHT: list[tuple[str, str]] = [
     ("simulate k20m-server --sweep name.x=1", "--sweep: 'name.x' is not a key"),
     ("simulate k20m-server --sweep workers[7].count=1", "file: 7 is not there (1 in all, from 0)"),
     ("simulate k20m-server --sweep worker[0].count=1", "unknown 'worker' (did you mean 'workers'"),
-    (
-        "simulate k20m-server --protocol ssp",
-        "'ssp'; allowed: parameter_server with a bound: --bound 4",
-    ),
+    ("simulate k20m-server --protocol ssp", "unknown 'ssp' (did you mean 'parameter_server'?)"),
     ("simulate k20m-server --network 429", "--network: '429' is not allowed"),
     ("simulate k20m-server --trace no/such/t.json", "--trace: 'no/such/t.json' is not allowed"),
     ("train diloc", "run: unknown 'diloc' (did you mean 'diloco'?)"),

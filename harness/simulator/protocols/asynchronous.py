@@ -128,11 +128,10 @@ def answer(
     state.readers.counts[WAIT] = 0
     state.late.counts[WAIT] = 0
     for place in range(len(workers)):
-        if not allowed[place]:
-            server.become(state, workers[place], server.PARKED)
-    for place in range(len(workers)):
         if allowed[place]:
             read(state, costs, rules, limits, workers[place])
+        else:
+            server.become(state, workers[place], server.PARKED)
         if state.workers[workers[place]].status in (server.PARKED, server.ABOUT_TO_READ):
             events.append(state.late, state.clock[0].now_s, workers[place])
 
