@@ -17,6 +17,7 @@ from harness.base.registry import entries, find_own, load_plugins
 from harness.base.settings import build, dataclasses_below
 from harness.simulator.cluster import MOST_WORKERS, Cluster, Workload
 from harness.simulator.costs import copy_seconds, costs_of, server_network
+from harness.simulator.network import Network
 from harness.simulator.protocols.contract import (
     DYING,
     FULL,
@@ -103,7 +104,8 @@ def describe_free_copies(
     cluster: Cluster, protocol: TimingProtocol, workload: Workload
 ) -> Iterator[str]:
     """A line if there is a network, but messages to the server neither use it nor a link."""
-    size, is_idle = workload.parameter_bytes, cluster.network and server_network(cluster) is None
+    size, costly = workload.parameter_bytes, cluster.network not in (None, Network())
+    is_idle = costly and server_network(cluster) is None
     to_server = protocol.way == "link" and "network" in protocol.can
     cost_s = copy_seconds(cluster, size) + cluster.link.latency_s
     if size and is_idle and to_server and cost_s == 0.0:
