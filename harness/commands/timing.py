@@ -200,11 +200,10 @@ def warnings(rows: Sequence[Timing]) -> Iterator[str]:
         if row.long_run is not None and not row.long_run.reached:
             yield f"{place}: not settled after {row.folds:,} folds: {row.long_run.lacks}"
         if locked and row is locked[-1] and (varied := row.jittered):
-            others = len(locked) - 1
-            others = f" (and {format_count(others, 'other row')})" if others else ""
+            neighbours = f" (and {format_count(len(locked) - 1, 'other row')})"
             yield (
-                f"{place}{others}: in lock step, since nothing varies; with a [jitter] of 5%"
-                f" {varied.throughput_per_s:.4g} minibatches/s,"
+                f"{place}{neighbours if len(locked) > 1 else ''}: in lock step, since nothing"
+                f" varies; with a [jitter] of 5% {varied.throughput_per_s:.4g} minibatches/s,"
                 f" {_ratio(varied.throughput_per_s, row.single_per_s):.2f} times one worker,"
                 f" staleness {varied.staleness['mean']:.3g}"
             )

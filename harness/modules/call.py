@@ -170,8 +170,8 @@ class Call:
 
     def _check_one_rate(self, argument: str) -> None:
         if len(set(self.own_rates)) > 1:
-            theirs, asked = self.own_rates
-            mistake = f"schedule: rate {asked}; the optimizer's is {theirs}"
+            optimizer_rate, schedule_rate = self.own_rates
+            mistake = f"schedule: rate {schedule_rate}; the optimizer's is {optimizer_rate}"
             raise UserError(f"{mistake}; allowed: {argument}, which replaces both")
 
     def __enter__(self) -> Call:
