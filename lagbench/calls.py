@@ -43,7 +43,7 @@ from harness.search.comparison import Grid, Rates
 from harness.search.knobs import knob_of
 from harness.simulator.cluster import Cluster, Workload, load_bundled
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.simulator.simulation import Simulation, describe_free_copies
+from harness.simulator.simulation import Simulation, describe_doubts
 from harness.simulator.timeline import Timeline
 from harness.store import DEFAULT_STORE, Run, Store
 from harness.store.files import writable_folder
@@ -160,8 +160,7 @@ def simulate(
         example = "lagbench.Workload(minibatch_frames=32, flops_per_frame=1e6, parameter_bytes=4e6)"
         raise UserError(f"workload: {mistake}; allowed: one, as {example}")
     rules = protocol_of(protocol) if isinstance(protocol, str) else protocol
-    lines = machine.describe_repeats(workers or 0)
-    for line in (*lines, *describe_free_copies(machine, rules, work)):
+    for line in describe_doubts(machine, rules, work, workers or machine.size):
         LOG.info(line)
     reads = Reads(rules), Reads(machine, load_bundled(machine.name))
     with watch(reads[0]), watch(reads[1]):

@@ -34,12 +34,11 @@ from harness.simulator.cluster import (
     MOST_WORKERS,
     Cluster,
     Workload,
-    describe_doubts,
     load_bundled,
 )
 from harness.simulator.costs import bare_throughput_per_s
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.simulator.simulation import describe_free_copies
+from harness.simulator.simulation import describe_doubts
 
 MOST_FOLDS = 10_000_000
 MOST_LAYERS, MOST_UNITS = 1000, 10**9
@@ -117,9 +116,8 @@ def run(arguments: argparse.Namespace) -> int:
     _print(arguments, timings, row)
     notes = list[str]()
     for point, workload, counts in jobs:
-        notes += point.cluster.describe_repeats(max(counts))
-        notes += describe_doubts(point.cluster, workload)
-        notes += describe_free_copies(point.cluster, protocols.protocol(arguments), workload)
+        protocol = protocols.protocol(arguments)
+        notes += describe_doubts(point.cluster, protocol, workload, max(counts))
     remarks = [*describe_idle(unread), *dict.fromkeys(notes), *warnings(timings)]
     for line in remarks:
         say(line)

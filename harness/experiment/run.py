@@ -61,7 +61,7 @@ from harness.experiment.pools import (
 )
 from harness.experiment.task import OwnLoop
 from harness.simulator.cluster import Cluster, load_bundled
-from harness.simulator.simulation import describe_free_copies
+from harness.simulator.simulation import describe_doubts
 from harness.store import DEFAULT_STORE, AlreadyFinished, Run, Store
 from harness.store.schema import CHECKPOINT, UNREAD
 
@@ -478,12 +478,12 @@ def run_all(
 
 
 def repeat_lines(configs: Iterable[AnyExperiment]) -> list[str]:
-    """Lines on several runs: too few or equal workers for the largest, messages that are free."""
-    configs = sorted(configs, key=lambda config: config.workers)
-    lines = configs[-1].cluster.describe_repeats(configs[-1].workers) if configs else []
-    stale = [entry for entry in configs if not (isinstance(entry.task, OwnLoop) or entry.rounds)]
+    """Lines on several runs: what their clusters may lack, and whether workers are equal."""
+    configs, lines = sorted(configs, key=lambda config: config.workers), list[str]()
     for config in configs:
-        lines += describe_free_copies(config.cluster, config.timed, config.workload())
+        most = max(c.workers for c in configs if c.cluster == config.cluster)
+        lines += describe_doubts(config.cluster, config.timed, config.workload(), most)
+    stale = [entry for entry in configs if not (isinstance(entry.task, OwnLoop) or entry.rounds)]
     lines += describe_equal(stale[-1].cluster, stale[-1].workers) if stale else ()
     return [*dict.fromkeys(lines)]
 

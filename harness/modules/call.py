@@ -49,7 +49,7 @@ from harness.modules.task import Module, charge, check_charge, problem_of, remar
 from harness.modules.trained import describe_module
 from harness.search.advice import AdviceOutcome, AdviceSearch, make_plan
 from harness.search.comparison import Grid, Rates
-from harness.simulator.cluster import Cluster, Workload, describe_doubts, load_cluster
+from harness.simulator.cluster import Cluster, Workload, load_cluster
 from harness.store import Cell, Store
 from harness.store.files import writable_folder
 
@@ -365,7 +365,7 @@ class Call:
     @cached_property
     def _timed(self) -> tuple[Cluster, Workload]:
         """The cluster, and the workload of a minibatch on it."""
-        timed = charge(
+        return charge(
             self.settings,
             self.problem(self.seeds[0]),
             self.machine,
@@ -373,9 +373,6 @@ class Call:
             work=self._work,
             say=self.say,
         )
-        for line in describe_doubts(*timed):
-            self.say(line)
-        return timed
 
 
 def tell_apart(methods: Sequence[Method]) -> list[Method]:

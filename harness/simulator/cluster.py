@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -446,14 +446,6 @@ class Cluster(Spec):
         """Number of workers that the file describes."""
         return sum(group.count for group in self.workers)
 
-    def describe_repeats(self, workers: int) -> list[str]:
-        """One line if there are more workers than the file describes; else none."""
-        if workers <= self.size:
-            return []
-        described = f"{self.size} worker{'' if self.size == 1 else 's'}"
-        times = f"{workers / self.size:.3g} times over"
-        return [f"{self.name} describes {described}; {workers} are these {times}"]
-
     def group_of(self, worker: int) -> WorkerGroup:
         """The group of a worker; worker numbers beyond the last repeat the groups."""
         ends = list(accumulate(group.count for group in self.workers))
@@ -546,12 +538,6 @@ def _read_durations(path: Path, place: str) -> list[float]:
 
 
 CATALOGUE = Path(__file__).with_name("devices.toml")
-
-LAUNCH_S = 3e-6
-"""Seconds from one empty kernel to the next, on any card: see the head of devices.toml."""
-
-LEAST_STEP_S = 10 * LAUNCH_S
-"""Least seconds of a minibatch: two layers and a loss launch ten kernels or more."""
 
 OPERATOR_S = 5e-6
 """Seconds to launch an operator in PyTorch's eager mode: see the head of devices.toml."""
@@ -679,20 +665,3 @@ class Workload(Spec):
             flops_per_frame=float(6 * sum(weights) - 2 * weights[0]),
             parameter_bytes=float(4 * (sum(weights) + sum(layer_sizes[1:]))),
         )
-
-
-def describe_doubts(machine: Cluster, work: Workload) -> Iterator[str]:
-    """A line for each device that lacks a rate, or whose step is shorter than a launch can be."""
-    for name, device in machine.devices.items():
-        if work.moved_bytes and device.memory_bytes_per_s is None:
-            doubt = "moving data in memory takes no time on it without memory_bytes_per_s"
-            yield f"devices.{name}: {doubt}"
-        seconds = device.minibatch_s(work)
-        launched = device.launch_s > 0.0 or work.operators > 0.0
-        if not launched and 0.0 < seconds < LEAST_STEP_S:
-            least = f"{1e6 * LEAST_STEP_S:.0f} µs or more, and launch_s is 0"
-        elif 0.0 < seconds < LAUNCH_S:
-            least = f"{1e6 * LAUNCH_S:.0f} µs for a single kernel"
-        else:
-            continue
-        yield f"devices.{name}: a step takes {1e6 * seconds:.2g} µs; its launches take {least}"

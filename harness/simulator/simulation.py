@@ -42,6 +42,12 @@ of many workers each has then failed a hundred times while no other handed anyth
 _WORKLOAD = "workload"
 _FINGERPRINT = "fingerprint"
 
+LAUNCH_S = 3e-6
+"""Seconds from one empty kernel to the next, on any card: see the head of devices.toml."""
+
+LEAST_STEP_S = 10 * LAUNCH_S
+"""Least seconds of a minibatch: two layers and a loss launch ten kernels or more."""
+
 
 def protocol_named(name: str) -> TimingProtocol:
     """A protocol with its default settings.
@@ -100,17 +106,35 @@ def _check_abilities(cluster: Cluster, protocol: TimingProtocol) -> None:
             )
 
 
-def describe_free_copies(
-    cluster: Cluster, protocol: TimingProtocol, workload: Workload
-) -> Iterator[str]:
-    """A line if there is a network, but messages to the server neither use it nor a link."""
+def describe_doubts(
+    cluster: Cluster, protocol: TimingProtocol, workload: Workload, workers: int
+) -> list[str]:
+    """Lines on what a cluster may lack: workers, rates of its devices, costs of its messages."""
+    lines = list[str]()
+    if workers > cluster.size:
+        described = f"{cluster.size} worker{'' if cluster.size == 1 else 's'}"
+        times = f"{workers / cluster.size:.3g} times over"
+        lines += [f"{cluster.name} describes {described}; {workers} are these {times}"]
+    for name, device in cluster.devices.items():
+        if workload.moved_bytes and device.memory_bytes_per_s is None:
+            doubt = "moving data in memory takes no time on it without memory_bytes_per_s"
+            lines += [f"devices.{name}: {doubt}"]
+        seconds, least = device.minibatch_s(workload), ""
+        launched = device.launch_s > 0.0 or workload.operators > 0.0
+        if not launched and 0.0 < seconds < LEAST_STEP_S:
+            least = f"{1e6 * LEAST_STEP_S:.0f} µs or more, and launch_s is 0"
+        elif 0.0 < seconds < LAUNCH_S:
+            least = f"{1e6 * LAUNCH_S:.0f} µs for a single kernel"
+        if least:
+            step = f"a step takes {1e6 * seconds:.2g} µs"
+            lines += [f"devices.{name}: {step}; its launches take {least}"]
     size, costly = workload.parameter_bytes, cluster.network not in (None, Network())
     is_idle = costly and server_network(cluster) is None
     to_server = protocol.way == "link" and "network" in protocol.can
-    cost_s = copy_seconds(cluster, size) + cluster.link.latency_s
-    if size and is_idle and to_server and cost_s == 0.0:
+    if size and is_idle and to_server and copy_seconds(cluster, size) + cluster.link.latency_s == 0:
         idle = "[network] is not used by a parameter server without [network.server]"
-        yield f"{cluster.name}: {idle}: its messages take no time"
+        lines += [f"{cluster.name}: {idle}: its messages take no time"]
+    return lines
 
 
 class Simulation:

@@ -17,8 +17,9 @@ from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.settings import ModuleTable
 from harness.modules.task import charge, count_step
 from harness.simulator import Cluster, Device, WorkerGroup, Workload, load_cluster
-from harness.simulator.cluster import OPERATOR_S, catalogue, describe_doubts
-from harness.simulator.simulation import Simulation
+from harness.simulator.cluster import OPERATOR_S, catalogue
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import Simulation, describe_doubts
 
 
 def problem(*layers: int) -> ModuleParts:
@@ -32,6 +33,10 @@ def problem(*layers: int) -> ModuleParts:
 
 def table(**given: Any) -> ModuleTable:
     return ModuleTable(model=None, loss=None, data=None, minibatch=8, **given)
+
+
+def doubts_of(machine: Cluster, work: Workload) -> list[str]:
+    return describe_doubts(machine, ParameterServer(), work, 1)
 
 
 def cluster_of(**device: Any) -> Cluster:
@@ -94,7 +99,7 @@ def test_a_device_takes_launches_and_memory_and_arithmetic():
     assert replace(device, launch_s=1e-3).minibatch_s(bare) == 1e-3 + 1e7 / 1e9
     quick = replace(work, operators=1.0, flops_per_frame=0.0)
     machine = Cluster("one", {"card": device}, (WorkerGroup(1, "card"),))
-    assert not [*describe_doubts(machine, quick)]
+    assert not doubts_of(machine, quick)
 
 
 def test_a_quicker_card_does_not_launch_more_quickly():
@@ -126,10 +131,10 @@ def test_devices_without_rates_are_not_counted_for():
 )
 def test_a_doubtful_cost_is_said(given, device, told):
     charged = charge(table(**given), problem(6, 12, 3), cluster_of(**device))
-    assert told in "\n".join(describe_doubts(*charged))
+    assert told in "\n".join(doubts_of(*charged))
     known = {"achieved_flops_per_s": 1e9, "memory_bytes_per_s": 1e9}
     charged = charge(table(), problem(6, 12, 3), cluster_of(**known))
-    assert not [*describe_doubts(*charged)]
+    assert not doubts_of(*charged)
 
 
 def test_microbatches_are_steps_of_their_own():

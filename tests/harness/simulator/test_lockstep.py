@@ -8,7 +8,9 @@ import pytest
 from harness.cli import main
 from harness.commands.timing import is_lockstep
 from harness.simulator import Cluster, Device, Fault, WorkerGroup, Workload
-from harness.simulator.cluster import LEAST_STEP_S, Jitter, Server, Stragglers, describe_doubts
+from harness.simulator.cluster import Jitter, Server, Stragglers
+from harness.simulator.protocols.parameter_server import ParameterServer
+from harness.simulator.simulation import LEAST_STEP_S, describe_doubts
 
 PAGE = Path(__file__).parents[3] / "docs" / "clusters.md"
 
@@ -76,4 +78,5 @@ def test_a_device_without_costs_or_with_a_launch_is_not_too_quick():
     quick, slow = 2.0 / LEAST_STEP_S, 0.5 / LEAST_STEP_S
     devices = Device(quick), Device(slow), Device(quick, launch_s=LEAST_STEP_S / 5), Device()
     machines = [Cluster("one", {"card": card}, (WorkerGroup(1, "card"),)) for card in devices]
-    assert [len([*describe_doubts(each, job)]) for each in machines] == [1, 0, 0, 0]
+    lines = [describe_doubts(machine, ParameterServer(), job, 1) for machine in machines]
+    assert [len(doubts) for doubts in lines] == [1, 0, 0, 0]

@@ -13,7 +13,7 @@ from harness.simulator.network import Level, Network
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.parameter_server import ParameterServer
-from harness.simulator.simulation import Simulation, describe_free_copies
+from harness.simulator.simulation import Simulation, describe_doubts
 from tests.harness.simulator import simpy_network
 from tests.harness.simulator.conftest import sequence
 
@@ -176,4 +176,4 @@ def test_messages_that_no_link_delays_are_told_of_where_the_network_would(cluste
         (cluster(copy_s=0.1, network=way), ParameterServer(), JOB),
         (cluster(network=way), ParameterServer(), free),
     ]
-    assert [len([*describe_free_copies(*each)]) for each in asked] == [1, 0, 0, 0, 1, 0, 0]
+    assert [len([*describe_doubts(*each, 2)]) for each in asked] == [1, 0, 0, 0, 1, 0, 0]
