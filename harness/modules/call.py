@@ -147,13 +147,12 @@ class Call:
             self.say("optimizer: 'adamw' without weight decay; torch.optim.AdamW has 0.01")
         sources = chosen.rate, schedule.rate if isinstance(schedule, Schedule) else None
         self.own_rates = [rate for rate in sources if rate is not None]
-        self.own_rate: float | None = next(iter(self.own_rates), None)
-        is_guessed = self.own_rate is not None and "guess" not in self.given
+        is_guessed = self.own_rates and "guess" not in self.given
         self.settings = replace(
             settings,
             optimizer=chosen.descent,
             weight_decay=settings.weight_decay or chosen.weight_decay,
-            guess=self.own_rate if is_guessed else settings.guess,
+            guess=self.own_rates[0] if is_guessed else settings.guess,
         )
 
     def rate_or_own(self, rate: Rates) -> Rates:
@@ -162,11 +161,11 @@ class Call:
         Raises:
             UserError: it is None, and they have one each.
         """
-        if rate is None and self.own_rate is not None:
-            self._check_one_rate("rate=")
-            self.say(f"rate: {self.own_rate:g}, which the optimizer or schedule has")
-            return self.own_rate
-        return rate
+        if rate is not None or not self.own_rates:
+            return rate
+        self._check_one_rate("rate=")
+        self.say(f"rate: {self.own_rates[0]:g}, which the optimizer or schedule has")
+        return self.own_rates[0]
 
     def _check_one_rate(self, argument: str) -> None:
         if len(set(self.own_rates)) > 1:
