@@ -74,7 +74,8 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--out {arguments.out}: for a plan; {arguments.file} is a run")
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
     config = load_folds(arguments.file, changes=arguments.changes)
-    config = config.with_cluster(cluster, arguments.workers)
+    workers = arguments.workers or config.workers
+    config = config.vary(cluster=cluster or config.cluster, workers=workers)
     for line in repeat_lines([config]):
         say(line)
     pieces = config.task.open(config).pieces

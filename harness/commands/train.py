@@ -113,7 +113,7 @@ def _configs(arguments: argparse.Namespace) -> dict[str, AnyExperiment]:
         (method,) = overrides.find_methods(arguments, [arguments.algorithm], base)
         base = base.vary(algorithm=method.algorithm, protocol=method.protocol)
     bases = {
-        f"{path.stem}, {format_count(count, 'worker')}": base.with_cluster(workers=count)
+        f"{path.stem}, {format_count(count, 'worker')}": base.vary(workers=count)
         for count in arguments.workers
     }
     return {

@@ -20,14 +20,6 @@ EXECUTED = "executed"
 TASK, IMPORT = "task", "import"
 """Keys of a run file common to all tasks: the task's table, and modules to import."""
 
-SHARED = frozenset(
-    {
-        *("cluster", "workers", "seed", "passes", "evaluations", "shards", "shuffling", "stages"),
-        *("algorithm", "schedule", "protocol", "chunk", "tested", "tested_models"),
-    }
-)
-"""Keys of a run file that stand at its top; those that a task alone has are in ``[task]``."""
-
 
 @dataclass(frozen=True)
 class Progress:
@@ -94,7 +86,7 @@ class RunRequest:
     say: Say
 
     @property
-    def task(self) -> str:
+    def place(self) -> str:
         """What precedes the keys of ``[task]`` in messages."""
         return f"{self.path}: {TASK}."
 

@@ -270,10 +270,6 @@ class Experiment(HasIdentity, Generic[AnyTask]):
         """A copy with another initial learning rate."""
         return replace(self, schedule=replace(cast(Any, self.schedule), rate=rate))
 
-    def with_cluster(self, cluster: Cluster | None = None, workers: int | None = None) -> Self:
-        """A copy with another cluster or number of workers; None keeps the present one."""
-        return replace(self, cluster=cluster or self.cluster, workers=workers or self.workers)
-
     @property
     def search(self) -> Search | None:
         """The schedule, if it searches rates by trial descents; else None."""
@@ -313,7 +309,7 @@ class Experiment(HasIdentity, Generic[AnyTask]):
             UserError: ``train``, or with averaging a worker's part of it, does not fill one fold.
         """
 
-        def lay_out(number: int) -> Order | Partition:
+        def rows_of(number: int) -> Order | Partition:
             with self.task.name_keys():
                 return self.lay_out(number, train)
 
@@ -325,10 +321,10 @@ class Experiment(HasIdentity, Generic[AnyTask]):
             end += 1
         shares = self.task.shares(self.workers, self.seed)
         if shares is None and not (self.rounds and not self.task.drops_rest):
-            return Consecutive(lay_out, stage, range(begin, end))
+            return Consecutive(rows_of, stage, range(begin, end))
         cut = stage, self.passes, end, self.workers, self.handing.own, self.handing.a_fold
         if shares is None:
-            return ContinuousOrder(lay_out, *cut)
+            return ContinuousOrder(rows_of, *cut)
         # Shares have unequal sizes: a worker counts the times that it has gone through its own one,
         # not the passes of the run.
         size = self.stage(stage).minibatch
@@ -373,15 +369,9 @@ class Experiment(HasIdentity, Generic[AnyTask]):
         folds = sum(minibatches.order_of(stage).folds for stage in range(self.passes))
         return Rates(self.schedule, folds)
 
-    def simulate(self, protocol: TimingProtocol) -> Simulation:
+    def new_simulation(self, protocol: TimingProtocol) -> Simulation:
         """A simulation of the run's cluster and workers under a protocol, at time 0."""
         return Simulation(self.cluster, protocol, self.workload(), self.workers, self.seed)
-
-    def simulation(self, train: Pieces) -> Simulation:
-        """The run's simulation over its training data, at the beginning of the first stage."""
-        simulation = self.simulate(self.timed)
-        self.begin_stage(simulation, 0, self.order(0, train))
-        return simulation
 
     def begin_stage(self, simulation: Simulation, stage: int, order: Laid) -> None:
         """Begin a stage in a simulation.

@@ -49,14 +49,12 @@ class Segment:
 
     Attributes:
         begins, ends: first and last fold, counted from the beginning of the stage.
-        drain: whether nothing is in flight at its end.
         handing_out: folds whose minibatches may be handed out, from ``begins``; None for those of
-            the segment.
+            the segment, after which nothing is in flight.
     """
 
     begins: int
     ends: int
-    drain: bool
     handing_out: int | None
 
     @property
@@ -118,7 +116,7 @@ class Boundaries:
             idle = next(step for step in sorted({*chunks, horizon}) if step > begin)
             if self.config.shards > 1:
                 idle = end  # shards have one common version only when nothing is in flight
-            yield Segment(begin, end, end == idle, None if end == idle else idle - begin)
+            yield Segment(begin, end, None if end == idle else idle - begin)
             begin = end
 
     def _every(self, times: int) -> dict[int, float]:
@@ -193,7 +191,6 @@ class FoldTraining(Training[FoldExecutor]):
             self.pace.rate = self._search()
         timeline = self.executor.advance(
             segment.folds,
-            drain=segment.drain,
             handing_out=segment.handing_out,
             rate=self.pace.rate,
         )
@@ -204,9 +201,6 @@ class FoldTraining(Training[FoldExecutor]):
             model = self.executor.server.model
             schedule.after_test(self.pace, self.problem.evaluate_held_out(model))
         return True
-
-    def finish(self) -> None:
-        """Do nothing: `step` has ended the last stage."""
 
     @property
     def _rate(self) -> float:

@@ -1,5 +1,6 @@
-"""Executors on one device: of a simulated cluster, and of a recorded timeline.
+"""The loop of a run, and executors on one device: of a simulated cluster, of a recorded timeline.
 
+`Training` evaluates, goes from boundary to boundary, writes checkpoints and in the end the run.
 `SimulationExecutor` simulates the cluster segment by segment, and replays each segment at once.
 `TimelineExecutor` executes a recorded run again, in the recorded order.
 """
@@ -86,14 +87,13 @@ class FoldExecutor(Executor, Protocol):
         """Sum of the losses of all folded minibatches so far."""
         ...
 
-    def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
+    def advance(self, folds: int, *, handing_out: int | None, rate: float) -> Timeline:
         """Execute further folds at one learning rate.
 
         Args:
             folds: number of folds.
-            drain: whether to wait until nothing is in flight afterwards.
             handing_out: contributions that may be handed out, counted from the first of these
-                folds; None for as many as there are folds.
+                folds; None for those of these folds alone, after which nothing is in flight.
             rate: learning rate of folds and local steps.
         """
         ...
@@ -172,14 +172,6 @@ class Training(Saved, ABC, Generic[Executing]):
             Diverged: its error is not finite, or far worse than at the start.
         """
 
-    @abstractmethod
-    def finish(self) -> None:
-        """Do the work after the last boundary.
-
-        Raises:
-            Diverged: see `evaluate`.
-        """
-
     @property
     @abstractmethod
     def epoch(self) -> float:
@@ -201,6 +193,13 @@ class Training(Saved, ABC, Generic[Executing]):
     def attachments(self) -> dict[str, Arrays | bytes]:
         """Further files of the run, by name: arrays, or their content."""
         return {}
+
+    def finish(self) -> None:
+        """Do the work after the last boundary.
+
+        Raises:
+            Diverged: see `evaluate`.
+        """
 
     # -- the way through a run -----------------------------------------------------------
 
@@ -424,7 +423,8 @@ class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay]):
         self, config: AnyExperiment, problem: Problem, model: Tensor, minibatches: Minibatches
     ) -> None:
         self._config, self._minibatches = config, minibatches
-        self.simulation = config.simulation(problem.pieces)
+        self.simulation = config.new_simulation(config.timed)
+        config.begin_stage(self.simulation, 0, minibatches.order)
         network, handing, faults = problem.network, config.handing, bool(config.cluster.faults)
         has_state = isinstance(network, StatefulNetwork) and bool(network.fresh_state())
         remembers = config.algorithm.remembers or has_state
@@ -434,9 +434,11 @@ class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay]):
         self.replay = _replay(config, problem, model, minibatches, handing.under_way, alone=alone)
         self._counts = WorkerSteps() if config.counts_by_worker else None
 
-    def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
+    def advance(self, folds: int, *, handing_out: int | None, rate: float) -> Timeline:
         """See `FoldExecutor`."""
-        segment = self.simulation.advance(folds=folds, drain=drain, handing_out=handing_out)
+        segment = self.simulation.advance(
+            folds=folds, drain=handing_out is None, handing_out=handing_out
+        )
         if self._counts is not None:
             segment = self._counts.renumber(segment)
         self.replay.run(segment, rate, self.simulation.restorable)
@@ -531,7 +533,7 @@ class TimelineExecutor(OnReplay[StaleReplay | ShardedReplay]):
         version = self.server.version
         return float(self.timeline.folds.time_s[version - 1]) if version else 0.0
 
-    def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
+    def advance(self, folds: int, *, handing_out: int | None, rate: float) -> Timeline:
         """See `FoldExecutor`; contributions in flight are taken from the record.
 
         Raises:
@@ -549,7 +551,7 @@ class TimelineExecutor(OnReplay[StaleReplay | ShardedReplay]):
         return Timeline()
 
     def begin_stage(self) -> None:
-        """See `Executor`."""
+        """See `FoldExecutor`."""
         self.replay.begin_pass()
 
 

@@ -49,7 +49,7 @@ from harness.experiment import loop
 from harness.experiment.contract import EXECUTED, Configuration, Watch, ignore
 from harness.experiment.display import Display, Tally
 from harness.experiment.experiment import AnyExperiment, Experiment
-from harness.experiment.folds import FoldTraining
+from harness.experiment.folds import ExecutedBy, FoldTraining
 from harness.experiment.loop import SimulationExecutor
 from harness.experiment.pools import (
     Parcel,
@@ -91,7 +91,7 @@ def run(
     config: Configuration,
     store: Store,
     watch: Watch = ignore,
-    executed_by: Any = None,
+    executed_by: ExecutedBy = SimulationExecutor,
     execution: Execution = None,
     *,
     alone: bool = True,
@@ -102,7 +102,7 @@ def run(
         config: an experiment, or another computation that the store keeps.
         store: the store of the run.
         watch: receives progress.
-        executed_by: makes an experiment's executor; None for that of a simulated cluster.
+        executed_by: makes an experiment's executor.
         execution: names another executor in the run's identity.
         alone: whether no other thread uses the run's tensors.
 
@@ -121,7 +121,6 @@ def run(
                     if isinstance(task, OwnLoop):
                         task.train(writer, experiment, problem, watch)
                     else:
-                        executed_by = executed_by or SimulationExecutor
                         FoldTraining(writer, experiment, problem, watch, executed_by).run()
         except AlreadyFinished as finished:
             return finished.run

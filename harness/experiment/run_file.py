@@ -1,7 +1,7 @@
 """A run from a TOML file: the user's own cluster, data and algorithm.
 
-The key ``is`` of table ``task`` names the task; the table's further keys are those that the task
-alone has. The other keys stand at the top. A field that may be one of several classes
+The key ``is`` of table ``task`` names the task; keys that the task alone has are in that table or
+at the top, where the others stand. A field that may be one of several classes
 is a table whose ``is`` names the class. Fields that follow from the rest are omitted. ``cluster``
 is the name of a bundled cluster, or a file, relative to the run file.
 """
@@ -9,7 +9,7 @@ is the name of a bundled cluster, or a file, relative to the run file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,7 +28,6 @@ from harness.base.settings import KIND, build, dataclasses_below, load_toml, nam
 from harness.experiment.contract import (
     EXECUTED,
     IMPORT,
-    SHARED,
     TASK,
     RunRequest,
     Table,
@@ -46,6 +45,10 @@ Change = tuple[tuple[str, ...], object]
 
 def _names(*kinds: Any) -> set[str]:
     return {entry.name for kind in kinds for entry in fields(kind)}
+
+
+SHARED = _names(Experiment) - {TASK, "device"}
+"""Keys of a run file that stand at its top; those that a task alone has are in ``[task]``."""
 
 
 def keys_of(kind: type[Task]) -> set[str]:
@@ -70,22 +73,6 @@ def _load_cluster(name: object, path: Path) -> Cluster:
     with name_keys(f"{path}: "):
         file = cluster_file(name, path.parent)
     return load_cluster(file)  # outside: its mistakes are of another file, and name it
-
-
-def _read(kind: type[Task], asked: RunRequest) -> AnyExperiment:
-    """The experiment of a run file.
-
-    Raises:
-        UserError: a mistake in the file or in its data.
-    """
-    table, place = {**kind.usual, **asked.table}, str(asked.path)
-    of_task = keys_of(kind) - SHARED
-    own = {key: table.pop(key) for key in of_task & table.keys()}
-    table["cluster"] = _load_cluster(table.get("cluster"), asked.path)
-    task, derived = kind.read(replace(asked, table=table), own)
-    table |= {**derived, TASK: task, "device": asked.device}
-    table = complete_protocol(table, kind, place)
-    return cast(Any, build(Experiment, table, place, named=key_in_file))
 
 
 def restore(
@@ -200,7 +187,13 @@ def load_run(
     table = _merge(path, kind, table, task)
     if seed is not None:
         table["seed"] = seed
-    return _read(kind, RunRequest(path, table, device, progress))
+    table = {**kind.usual, **table}
+    settings = {key: table.pop(key) for key in (keys_of(kind) - SHARED) & table.keys()}
+    table["cluster"] = _load_cluster(table.get("cluster"), path)
+    opened, derived = kind.read(RunRequest(path, table, device, progress), settings)
+    table |= {**derived, TASK: opened, "device": device}
+    table = complete_protocol(table, kind, str(path))
+    return cast(Any, build(Experiment, table, str(path), named=key_in_file))
 
 
 def has_table(path: Path, name: str, changes: Sequence[Change]) -> bool:

@@ -227,32 +227,32 @@ class Task(ABC):
         return {}
 
     @classmethod
-    def read(cls, asked: RunRequest, own: Table) -> tuple[Self, Table]:
+    def read(cls, request: RunRequest, keys: Table) -> tuple[Self, Table]:
         """The task of a run file, and what it sets of the file's keys at the top.
 
         Args:
-            asked: the run file.
-            own: the keys of ``[task]``.
+            request: the run file.
+            keys: the keys of ``[task]``.
 
         Raises:
             UserError: a mistake in the file or in its data.
         """
-        return build(cls, own, str(asked.path), TASK), {}
+        return build(cls, keys, str(request.path), TASK), {}
 
     @classmethod
-    def restore(cls, run: Run, own: Table, where: str, named: Any) -> Self:
+    def restore(cls, run: Run, settings: Table, where: str, named: Any) -> Self:
         """The task of a stored run, which names no code.
 
         Args:
             run: the run.
-            own: the task's fields as stored.
+            settings: the task's fields as stored.
             where: the file that they are from, for messages.
             named: configuration of the run file that the user names for the run's code.
 
         Raises:
             UserError: they are not allowed, or need such a run file.
         """
-        return build(cls, own, where)
+        return build(cls, settings, where)
 
 
 class OwnLoop(Task):

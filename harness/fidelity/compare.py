@@ -101,7 +101,7 @@ def compare_to_prediction(
     """
     run = load_finished_run(folder)
     config = refuse_own_loop(run, config_of(run, named_config(file)))
-    config, pieces = config.with_cluster(cluster), config.task.open(config).pieces
+    config, pieces = config.vary(cluster=cluster or config.cluster), config.task.open(config).pieces
     timeline = load_timeline(run.path(TIMELINE))
     predicted = time_passes(config, pieces, len(timeline.folds)).timeline
     recorded, simulated = behaviour(timeline), behaviour(predicted)

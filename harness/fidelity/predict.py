@@ -140,7 +140,7 @@ def time_passes(config: AnyExperiment, pieces: Pieces, most: int = MOST_FOLDS) -
     Raises:
         UserError: too many workers for the data.
     """
-    simulation = config.simulation(pieces)
+    simulation = config.new_simulation(config.timed)
     happened: list[Timeline] = []
     folds: list[int] = []
     ends_s: list[float] = []
@@ -173,5 +173,7 @@ def _stage(
             yield simulation.advance(folds=room)
             return
         yield simulation.advance(
-            folds=segment.folds, drain=segment.drain, handing_out=segment.handing_out
+            folds=segment.folds,
+            drain=segment.handing_out is None,
+            handing_out=segment.handing_out,
         )

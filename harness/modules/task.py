@@ -88,35 +88,35 @@ class Module(GradientRules, Task):
     work: Workload
 
     @classmethod
-    def read(cls, asked: RunRequest, own: Table) -> tuple[Self, Table]:
+    def read(cls, request: RunRequest, keys: Table) -> tuple[Self, Table]:
         """See `Task`; names of module, loss and data stand for objects in modules of the user."""
-        further = {name: own.pop(name) for name in FURTHER if name in own}
-        settings = build(ModuleTable, own, str(asked.path), TASK)
-        with name_keys(asked.task):
-            objects = find_objects(settings, asked.task, asked.path.parent)
-            parts = problem_of(objects, settings.model, asked.task)
-        machine = asked.table["cluster"]
-        parts.inspect(settings.minibatch, asked.device)  # finds mistakes in its parts
-        with name_keys(asked.task):
+        further = {name: keys.pop(name) for name in FURTHER if name in keys}
+        settings = build(ModuleTable, keys, str(request.path), TASK)
+        with name_keys(request.place):
+            objects = find_objects(settings, request.place, request.path.parent)
+            parts = problem_of(objects, settings.model, request.place)
+        machine = request.table["cluster"]
+        parts.inspect(settings.minibatch, request.device)  # finds mistakes in its parts
+        with name_keys(request.place):
             check_charge(objects, machine)
             cluster, work = charge(objects, parts, machine)
         cut = {"minibatch": settings.minibatch, "timed_minibatch": settings.minibatch}
         # as `lagbench.train` does, so that identities are equal
         derived = {"cluster": cluster, "stages": [cut]}
-        task = build(cls, {"problem": parts, "work": work, **further}, str(asked.path), TASK)
-        for line in remarks(parts, settings, asked.device, task.accumulate):
+        task = build(cls, {"problem": parts, "work": work, **further}, str(request.path), TASK)
+        for line in remarks(parts, settings, request.device, task.accumulate):
             LOG.info(line)
         return task, derived
 
     @classmethod
-    def restore(cls, run: Run, own: Table, where: str, named: AnyExperiment | None) -> Self:
+    def restore(cls, run: Run, settings: Table, where: str, named: AnyExperiment | None) -> Self:
         """See `Task`; module, loss and data are those of the run file."""
         task = cast(Any, named).task if isinstance(named, Experiment) else None
         if not isinstance(task, Module):
             advice = "allowed: with the run file that names them"
             mistake = f"its module, loss and data are code; {advice}"
             raise UserError(f"{run.dir}: {mistake}, as lagbench replay {run.dir} run.toml")
-        restored = build(cls, own | {"problem": task.problem}, where)
+        restored = build(cls, settings | {"problem": task.problem}, where)
         size = task.work.parameter_bytes  # of which the run has what its algorithm sends
         return replace(restored, work=replace(restored.work, parameter_bytes=size))
 

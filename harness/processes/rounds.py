@@ -42,13 +42,13 @@ class Rounds(OnProcesses):
         self._peers.drop(worker, reason)
         raise NoWorkersLeft(f"worker {worker} {reason}; a round needs all workers")
 
-    def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
+    def advance(self, folds: int, *, handing_out: int | None, rate: float) -> Timeline:
         """See `FoldExecutor`; between rounds nothing is in flight.
 
         Raises:
             NoWorkersLeft: a worker is gone.
         """
-        del drain, handing_out
+        del handing_out
         self.recorder.go_on(self.now_s)
         for _ in range(folds):
             self._train_round(rate)

@@ -235,7 +235,7 @@ class ServerExecutor(OnProcesses):
         self._not_finite = set[int]()  # workers that have sent such numbers
         super().__init__(config, *parts)
 
-    def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
+    def advance(self, folds: int, *, handing_out: int | None, rate: float) -> Timeline:
         """See `FoldExecutor`.
 
         Raises:
@@ -243,7 +243,7 @@ class ServerExecutor(OnProcesses):
         """
         self.recorder.go_on(self.now_s)
         goal = self.server.version + folds
-        limit = goal if drain or handing_out is None else self.server.version + handing_out
+        limit = goal if handing_out is None else self.server.version + handing_out
         while self.server.version < goal:
             # Work in flight counts as folds to come; a lost one leaves room for another.
             while self.free and self.server.version + len(self.out) < limit:

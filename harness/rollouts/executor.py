@@ -80,7 +80,7 @@ class RolloutExecutor(Saved):
         self.weights = Weights(policy.to(config.device))
         self.learner = Learner(self.weights, config)
         self.server: Server = self.learner.start(initial.to(config.device))
-        self.simulation = config.simulate(rollouts_of(config).asking())
+        self.simulation = config.new_simulation(rollouts_of(config).asking())
         self.versions = {0: self.server.model.clone()}
         self.open: dict[int, Completion] = {}  # answers so far, by number of the rollout
         self.rows = self.task.policy.rows(self.weights.module)

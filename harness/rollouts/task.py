@@ -100,27 +100,27 @@ class Policy(OwnLoop):
     start: WarmStart = field(default_factory=WarmStart)
 
     @classmethod
-    def read(cls, asked: RunRequest, own: Table) -> tuple[Self, Table]:
+    def read(cls, request: RunRequest, keys: Table) -> tuple[Self, Table]:
         """See `Task`."""
         # Taken out here, since no field of the task has their names.
-        own_names = {entry.name for entry in fields(OwnTable)} & own.keys()
-        own_keys = {name: own.pop(name) for name in own_names}
-        if own_keys or any(isinstance(own.get(name), str) for name in ("policy", "problems")):
-            with name_keys(asked.task):
-                own |= _find_own(asked, own_keys, own)
-        return build(cls, own, str(asked.path), TASK), {}
+        own_names = {entry.name for entry in fields(OwnTable)} & keys.keys()
+        own_keys = {name: keys.pop(name) for name in own_names}
+        if own_keys or any(isinstance(keys.get(name), str) for name in ("policy", "problems")):
+            with name_keys(request.place):
+                keys |= _find_own(request, own_keys, keys)
+        return build(cls, keys, str(request.path), TASK), {}
 
     @classmethod
-    def restore(cls, run: Run, own: Table, where: str, named: AnyExperiment | None) -> Self:
+    def restore(cls, run: Run, settings: Table, where: str, named: AnyExperiment | None) -> Self:
         """See `Task`.
 
         Raises:
             UserError: its policy or its problems were a user's own.
         """
         for name in ("policy", "problems"):
-            if str(own.get(name, {}).get("is", "")).startswith("Own"):
+            if str(settings.get(name, {}).get("is", "")).startswith("Own"):
                 raise UserError(f"{run.dir}: {name}: a user's own; allowed: one of lagbench")
-        return super().restore(run, own, where, named)
+        return super().restore(run, settings, where, named)
 
     def check(self, experiment: AnyExperiment) -> None:
         """See `Task`."""
@@ -256,7 +256,7 @@ def _find_own(request: RunRequest, names: Table, table: Table) -> Table:
     def find(key: str, name: object) -> Any:
         if not isinstance(name, str) or (key == "problems" and ":" not in name):
             return name
-        return find_object(name, request.task + key, request.path.parent)
+        return find_object(name, request.place + key, request.path.parent)
 
     policy: Any = table.get("policy", SmallTransformer())
     if isinstance(policy, str) or texts.sampler:

@@ -82,9 +82,6 @@ class RolloutTraining(Training[RolloutExecutor]):
         step, text = self.executor.server.version, f"score {score.mean:.1%}"
         self.watch(Progress(self.writer.hash, step, max(1, self.updates), text, "updates"))
 
-    def finish(self) -> None:
-        """See `Training`; the last evaluation was at the last update."""
-
     def model_to_deploy(self) -> Tensor:
         """See `Training`."""
         return self.executor.server.model

@@ -203,7 +203,7 @@ def simulate_step_s(config: AnyExperiment) -> float:
         config: configuration of a run.
     """
     folds = 100 if config.rounds else 100 * config.workers
-    timeline = config.simulate(config.timed).advance(folds=folds)
+    timeline = config.new_simulation(config.timed).advance(folds=folds)
     begun_s, ended_s = (float(timeline.folds.time_s[at]) for at in (folds // 2 - 1, -1))
     # Equal workers fold at one instant: of such folds all count, or none.
     later = timeline.contributions.fold >= np.searchsorted(timeline.folds.time_s, begun_s, "right")

@@ -141,7 +141,7 @@ def _to_server_s(cluster: Cluster) -> float:
 
 def _begin(config: AnyExperiment) -> list[float]:
     """Times of a run's first folds, one for each worker, in simulated seconds."""
-    return config.simulate(config.timed).advance(folds=config.workers).folds.time_s.tolist()
+    return config.new_simulation(config.timed).advance(folds=config.workers).folds.time_s.tolist()
 
 
 KNOBS = {

@@ -76,7 +76,7 @@ def simulation_of(config: AnyExperiment, train: Utterances) -> Simulation:
     """The simulation of a run at time 0, with the lengths of the utterances to decode."""
     order = orders_of(config, train)
     lengths = np.where(order < 0, 0, train.frames[order])
-    return config.simulate(cast(Sequence, config.timed).give(lengths))
+    return config.new_simulation(cast(Sequence, config.timed).give(lengths))
 
 
 @dataclass(frozen=True, eq=False)

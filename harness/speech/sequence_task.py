@@ -108,24 +108,26 @@ class Sequences(OwnLoop):
     order: int = setting(3, at_least=1)
 
     @classmethod
-    def read(cls, asked: RunRequest, own: Table) -> tuple[Self, Table]:
+    def read(cls, request: RunRequest, keys: Table) -> tuple[Self, Table]:
         """See `Task`; the table ``start`` omits the keys it shares with the run.
 
         Raises:
             UserError: ``start`` is missing, or sets a shared or derived key.
         """
-        start: object = own.get("start")
+        start: object = keys.get("start")
         if not isinstance(start, Mapping):
             lack = "start: missing; needed: a table with the run it starts from"
-            raise UserError(asked.task + lack)
+            raise UserError(request.place + lack)
         part = dict(cast(Mapping[str, Any], start))
         for name in (*FOLLOWS, *SHARED):
             if name in part:
-                raise UserError(f"{asked.task}start.{name}: not allowed; it follows from the rest")
-        settings = read_corpus(asked, own, part.get("hidden"))
-        shared = {**asked.table, **settings, "device": asked.device}
+                raise UserError(
+                    f"{request.place}start.{name}: not allowed; it follows from the rest"
+                )
+        settings = read_corpus(request, keys, part.get("hidden"))
+        shared = {**request.table, **settings, "device": request.device}
         start = part | {name: shared[name] for name in (*SHARED, "fingerprint", "device")}
-        return build(cls, {**settings, "start": start}, str(asked.path), TASK), {}
+        return build(cls, {**settings, "start": start}, str(request.path), TASK), {}
 
     def check(self, experiment: AnyExperiment) -> None:
         """See `Task`."""

@@ -120,10 +120,10 @@ class Frames(Task):
     targets: ForcedAlignment | None = setting(None)
 
     @classmethod
-    def read(cls, asked: RunRequest, own: Table) -> tuple[Self, Table]:
+    def read(cls, request: RunRequest, keys: Table) -> tuple[Self, Table]:
         """See `Task`."""
-        settings = read_corpus(asked, own, own.get("hidden"))
-        return build(cls, settings, str(asked.path), TASK), {}
+        settings = read_corpus(request, keys, keys.get("hidden"))
+        return build(cls, settings, str(request.path), TASK), {}
 
     def open(
         self, experiment: Experiment[Frames], store: Store | None = None, watch: Watch = ignore
@@ -479,24 +479,24 @@ def target_change_rate(corpus: Corpus, targets: np.ndarray, split: str) -> float
     return float((targets[rows] != corpus.targets[rows]).mean())
 
 
-def read_corpus(asked: RunRequest, own: Table, hidden: object) -> Table:
+def read_corpus(request: RunRequest, table: Table, hidden: object) -> Table:
     """The keys of ``[task]``, with those that follow from its corpus, which is loaded.
 
     Args:
-        asked: the run file.
-        own: the keys of ``[task]``.
+        request: the run file.
+        table: the keys of ``[task]``.
         hidden: units of the network's hidden layers, as in the file.
 
     Raises:
         UserError: a mistake in the file or its corpus.
     """
-    names = {entry.name for entry in fields(CorpusKeys)} & own.keys()
-    keys = build(CorpusKeys, {name: own[name] for name in names}, str(asked.path), TASK)
-    corpus = load_corpus(keys.corpus, scale=keys.scale, seed=keys.corpus_seed, progress=asked.say)
+    names = {entry.name for entry in fields(CorpusKeys)} & table.keys()
+    keys = build(CorpusKeys, {name: table[name] for name in names}, str(request.path), TASK)
+    corpus = load_corpus(keys.corpus, scale=keys.scale, seed=keys.corpus_seed, progress=request.say)
     # A list with other elements is rejected with the rest of the table.
     sizes = corpus.layers(cast(list[int], hidden) if isinstance(hidden, list) else ())
     fingerprint = {"fingerprint": corpus.fingerprint}
-    return {"timed_layers": list(sizes), **own, **vars(keys), **fingerprint}
+    return {"timed_layers": list(sizes), **table, **vars(keys), **fingerprint}
 
 
 def train_or_load_start(config: Experiment[Frames], store: Store, watch: Watch) -> Tensor:

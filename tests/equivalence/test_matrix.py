@@ -136,13 +136,13 @@ def trained(config: Cell, alone: bool) -> tuple[Timeline, list[int], Tensor, boo
     drained = config.shards > 1
     # A pass begins while contributions are in flight.
     plan = [
-        (7, drained, None if drained else 16),
-        (3, drained, None if drained else 9),
-        (6, True, None),
+        (7, None if drained else 16),
+        (3, None if drained else 9),
+        (6, None),
     ]
     parts, passes, folds = list[Timeline](), list[int](), 0
-    for length, drain, most in plan:
-        parts.append(made.advance(length, drain=drain, handing_out=most, rate=RATE))
+    for length, most in plan:
+        parts.append(made.advance(length, handing_out=most, rate=RATE))
         folds += length
         if folds == plan[0][0]:
             made.begin_stage()

@@ -15,11 +15,11 @@ def test_evaluations_leave_the_workers_running_until_the_last_stage_ends(configu
     folds = cut.order.folds
     half = -(-folds // 2)
     assert list(cut.segments()) == [
-        Segment(0, half, False, folds),
-        Segment(half, folds, True, None),
+        Segment(0, half, folds),
+        Segment(half, folds, None),
     ]
     assert cut.evaluations == {half: 0.5, folds: 1.0}
-    assert list(cut.segments(half)) == [Segment(half, folds, True, None)]
+    assert list(cut.segments(half)) == [Segment(half, folds, None)]
 
 
 def test_a_search_begins_each_chunk_with_idle_workers(configure, corpus):
@@ -28,8 +28,8 @@ def test_a_search_begins_each_chunk_with_idle_workers(configure, corpus):
     folds, chunk = cut.order.folds, cut.chunk_steps
     assert chunk == round(0.5 * corpus.frames_of("train") / cut.order.minibatch)
     first, *_, last = segments = list(cut.segments())
-    assert all(segment.drain for segment in segments)
-    assert first == Segment(0, chunk, True, None)
+    assert all(segment.handing_out is None for segment in segments)
+    assert first == Segment(0, chunk, None)
     assert last.ends == folds
     assert [cut.is_chunk(s.begins) for s in segments] == [True] * len(segments)
 
@@ -38,7 +38,7 @@ def test_a_server_in_shards_has_one_version_at_every_boundary(configure, corpus)
     cut = boundaries(configure(algorithm=AsyncSgd(), shards=2, evaluations=4), corpus)
     segments = list(cut.segments())
     assert len(segments) == 4
-    assert all(segment.drain for segment in segments)
+    assert all(segment.handing_out is None for segment in segments)
     assert sum(segment.folds for segment in segments) == cut.order.folds
 
 

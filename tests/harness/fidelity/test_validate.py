@@ -22,7 +22,7 @@ def simulated(name: str, folder: Path) -> tuple[Experiment[Frames], Timeline]:
     for file, text in REGIMES[name].files(name).items():
         (folder / file).write_text(text, encoding="utf-8")
     config = load_folds(folder / "run.toml")
-    return config, config.simulation(config.task.open(config).pieces).advance(folds=500)
+    return config, config.new_simulation(config.timed).advance(folds=500)
 
 
 @pytest.mark.parametrize("name", REGIMES)

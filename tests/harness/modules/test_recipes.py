@@ -144,9 +144,7 @@ def test_folds_have_the_rate_of_their_version_and_local_steps_that_of_the_versio
     minibatches = problem.minibatches(config)
     executor = SimulationExecutor(config, problem, problem.initial(), minibatches)
     executor.replay.algorithm = noted = Noted()
-    timeline = executor.advance(
-        minibatches.order.folds, drain=True, handing_out=None, rate=RATE
-    ).folded()
+    timeline = executor.advance(minibatches.order.folds, handing_out=None, rate=RATE).folded()
     expected = [RATE * (1 - version / folds) for version, _ in noted.folds]
     assert [rate for _, rate in noted.folds] == pytest.approx(expected)
     assert len(set(expected)) == len(noted.folds) == minibatches.order.folds

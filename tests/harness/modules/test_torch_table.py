@@ -124,7 +124,7 @@ def trained(config):
     minibatches = problem.minibatches(config)
     executor = SimulationExecutor(config, problem, problem.initial(), minibatches)
     folds = minibatches.order.folds
-    executor.advance(folds, drain=True, handing_out=None, rate=config.schedule.rate)
+    executor.advance(folds, handing_out=None, rate=config.schedule.rate)
 
     def minibatch(worker, step):
         x, y = minibatches.fetch([(worker, step)])

@@ -290,9 +290,7 @@ class Schedule:
         while (left := FOLDS - server.server.version) > 0:
             count = min(left, A_SEGMENT)
             goes_on = None if left <= A_SEGMENT else A_SEGMENT + self.workers
-            segments.append(
-                server.advance(count, drain=goes_on is None, handing_out=goes_on, rate=RATE)
-            )
+            segments.append(server.advance(count, handing_out=goes_on, rate=RATE))
             self.kept = Kept(pack(server), self.handed, list(segments))
             self.places[0].sleep(0.5)  # an evaluation
         server.close()

@@ -87,7 +87,7 @@ class Talk:
 
     def folds(self, count: int = 3) -> Any:
         """The timeline of so many folds."""
-        return self.server.advance(count, drain=True, handing_out=None, rate=1.0)
+        return self.server.advance(count, handing_out=None, rate=1.0)
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ def test_others_that_never_pause_do_not_keep_a_worker_that_is_silent(
             talk.done((int(address), header.step))
 
     talk.peers._route = answer  # type: ignore[method-assign]
-    talk.server.advance(200, drain=False, handing_out=300, rate=1.0)
+    talk.server.advance(200, handing_out=300, rate=1.0)
     assert talk.told == [f"worker 2 has not sent DONE 2 for {WITHIN_S:.0f} s; 2 left"]
 
 
