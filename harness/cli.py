@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_process(main: Callable[[], int]) -> int:
-    """Run the command of this process: the first signal interrupts it, and none its end."""
+    """Run the command of this process: the first signal interrupts it, later ones do nothing."""
     forks.listen()
     try:
         return main()

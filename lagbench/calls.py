@@ -22,7 +22,7 @@ from harness.base.errors import (
 from harness.base.log import LOG
 from harness.base.reads import Reads, describe_idle, watch
 from harness.experiment.methods import Asked, method_of, protocol_of, several
-from harness.experiment.run import Runner, idle_lines, repeat_lines
+from harness.experiment.run import Runner, cluster_remarks, idle_lines
 from harness.experiment.task import Task
 from harness.judge.comparison import build_table
 from harness.modules import trained
@@ -306,7 +306,7 @@ def tolerate(
         # Both ends are configured before any run, so that a mistake is reported before training.
         least, most = (end.first(method, count) for end, count in map(turn, search.between))
         knob.check_reach(least, most)
-        for line in repeat_lines([least, most]):
+        for line in cluster_remarks([least, most]):
             call.say(line)
 
         fixed = call.rate_or_own(rate)

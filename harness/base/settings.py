@@ -220,8 +220,8 @@ def build(
 ) -> _Built:
     """An instance of ``spec`` from a TOML table.
 
-    Where a field may be one of several classes, the table's key ``is`` names which; without it,
-    the class of the field's default, if there is one.
+    Where a field may be one of several classes, the table's key ``is`` names which of those that
+    are imported; without it, the class of the field's default, if there is one.
 
     Args:
         spec: the settings class: a `Spec`, or any dataclass.

@@ -29,13 +29,13 @@ def open_runner(arguments: argparse.Namespace, configs: Iterable[AnyExperiment])
     Raises:
         UserError: the folder cannot be written, or an unknown job backend.
     """
-    from harness.experiment.run import Runner, repeat_lines
+    from harness.experiment.run import Runner, cluster_remarks
     from harness.store import Store
     from harness.store.files import writable_folder
 
     store = Store(writable_folder(arguments.out, "--out") / "runs")
     submission = argument_types.submission_of(arguments)
-    for line in repeat_lines(configs):
+    for line in cluster_remarks(configs):
         say(line)
     return Runner(store, arguments.jobs, submission)
 

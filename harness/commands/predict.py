@@ -65,7 +65,7 @@ def _print_plan(arguments: argparse.Namespace, build_table: BuildTable) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     """Print the prediction of a run."""
     from harness.base.reads import Reads, describe_idle, watch
-    from harness.experiment.run import repeat_lines
+    from harness.experiment.run import cluster_remarks
     from harness.experiment.run_file import load_folds
     from harness.fidelity.predict import prediction
     from harness.simulator.cluster import load_bundled, load_cluster
@@ -76,7 +76,7 @@ def _run(arguments: argparse.Namespace) -> int:
     config = load_folds(arguments.file, changes=arguments.changes)
     workers = arguments.workers or config.workers
     config = config.vary(cluster=cluster or config.cluster, workers=workers)
-    for line in repeat_lines([config]):
+    for line in cluster_remarks([config]):
         say(line)
     pieces = config.task.open(config).pieces
     with watch(Reads(config.cluster, load_bundled(config.cluster.name))) as reads:

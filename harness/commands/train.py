@@ -41,13 +41,13 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_on_processes(arguments)
     if arguments.paced:
         raise UserError("--paced: for real processes; allowed: with --processes N")
-    from harness.experiment.run import Runner, idle_lines, repeat_lines
+    from harness.experiment.run import Runner, cluster_remarks, idle_lines
     from harness.store import Store
     from harness.store.files import writable_folder
 
     configs, submit = _configs(arguments), argument_types.submission_of(arguments)
     store = Store(writable_folder(arguments.out, "--out"))
-    for line in repeat_lines(configs.values()):
+    for line in cluster_remarks(configs.values()):
         say(line)
     with Runner(store, arguments.jobs, submit) as runner:
         runs = runner.run(configs)

@@ -75,7 +75,7 @@ class RunRequest:
 
     Args:
         path: the file.
-        table: its keys at the top, with the cluster itself in place of its name.
+        table: its keys except those of the task, with the cluster itself in place of its name.
         device: device that executes the run.
         say: receives progress while data are made.
     """
@@ -87,7 +87,7 @@ class RunRequest:
 
     @property
     def place(self) -> str:
-        """What precedes the keys of ``[task]`` in messages."""
+        """What precedes the task's keys in messages."""
         return f"{self.path}: {TASK}."
 
 

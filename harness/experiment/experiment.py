@@ -1,7 +1,8 @@
 """An experiment: a task, a cluster, and how it is trained there.
 
 An `Experiment` is a `Task` with everything else that decides a run: cluster, protocol, algorithm,
-schedule, number of workers and passes, seed. Its fields are its run's identity.
+schedule, number of workers and passes, seed. Its fields, and digests of the user's code in them,
+are its run's identity.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Training by folds, for any task: stages, chunks, schedules, and measuring at boundaries.
 
-Workers keep running during an evaluation and from one pass to the next. They are idle during a rate
-search, and between stages where `Experiment.waits_before` says so.
+A pass over the data is a stage; the simulator calls it an epoch. Workers keep running during an
+evaluation and from one pass to the next. They are idle during a rate search, and between stages
+where `Experiment.waits_before` says so.
 """
 
 from __future__ import annotations

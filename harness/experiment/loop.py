@@ -410,6 +410,8 @@ class OnSimulation(OnReplay[Replay]):
 class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay]):
     """Executes folds on a simulated cluster; see `FoldExecutor`.
 
+    `OnReplay` has its server, loss and states, `OnSimulation` its clock.
+
     Args:
         config: the experiment.
         problem: its opened task.

@@ -476,7 +476,7 @@ def run_all(
     return [*runs.values()]
 
 
-def repeat_lines(configs: Iterable[AnyExperiment]) -> list[str]:
+def cluster_remarks(configs: Iterable[AnyExperiment]) -> list[str]:
     """Lines on several runs: what their clusters may lack, and whether workers are equal."""
     configs, lines = sorted(configs, key=lambda config: config.workers), list[str]()
     for config in configs:

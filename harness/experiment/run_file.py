@@ -13,7 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
-from harness.base.errors import UserError, name_error, rename
+from harness.base.errors import UserError, meant, name_error, rename
 from harness.base.registry import (
     cluster_file,
     describe_choices,
@@ -175,7 +175,9 @@ def load_run(
     Raises:
         UserError: a mistake in the file, its cluster file or its data.
     """
-    table: Table = load_toml(path)
+    parsed: Table = load_toml(path)
+    # Other keys in another spelling are renamed once the classes that have them are imported.
+    table = {IMPORT if meant(key, [IMPORT]) else key: value for key, value in parsed.items()}
     # Before modules are imported, as `import` itself may be changed.
     for change in changes:
         put(path, table, change)

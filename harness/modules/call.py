@@ -25,7 +25,7 @@ from harness.experiment.experiment import AnyExperiment, Experiment, Stage
 from harness.experiment.methods import Asked, Method, method_of, several, with_optimizer
 from harness.experiment.pools import Parcel, Submission
 from harness.experiment.pools import check as check_executor
-from harness.experiment.run import Runner, idle_lines, repeat_lines, resolve
+from harness.experiment.run import Runner, cluster_remarks, idle_lines, resolve
 from harness.experiment.task import Task
 from harness.judge.comparison import Impossible
 from harness.modules.network import AskedLoss, GradientRules, copy_module
@@ -211,7 +211,7 @@ class Call:
             for line in remarks(problem, settings, self.device, settings.accumulate):
                 self.say(line)
         if not self._turned:
-            for line in repeat_lines([self._first(*pair) for pair in grid.pairs]):
+            for line in cluster_remarks([self._first(*pair) for pair in grid.pairs]):
                 self.say(line)
         return grid
 
