@@ -59,7 +59,7 @@ from harness.experiment.pools import (
     open_executor,
     tell,
 )
-from harness.experiment.task import OwnLoop
+from harness.experiment.task import OwnLoop, one_thread
 from harness.simulator.cluster import Cluster, load_bundled
 from harness.simulator.simulation import describe_doubts
 from harness.store import DEFAULT_STORE, AlreadyFinished, Run, Store
@@ -420,33 +420,27 @@ def keep_faults(config: Configuration, store: Store, keeps_faults: bool) -> Gene
         UserError: bad input, or an error of the user's code or of this machine.
     """
     # Threads of an executor would share torch's generator of random numbers.
-    _ALONE.acquire()
-    # Results depend on the number of threads in their last bits.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    except Exception as error:
-        if is_interrupt(error):
-            raise KeyboardInterrupt from error
-        if isinstance(error, UserError):
-            raise
-        if not keeps_faults and (failure := describe_failure(error)):
-            raise UserError(failure) from error
-        # Errors of this machine are no results: another one may finish the run.
-        if isinstance(error, OSError):
-            raise machine_error(error) from error
-        if shortage := lacks_memory(error):
-            raise shortage from error
-        if not keeps_faults:
-            raise
-        traceback.print_exc()
-        note = f"{type(error).__name__}: {error}"
-        with suppress(AlreadyFinished), store.needing().begin(config.to_dict()) as writer:
-            writer.finish("failed", {}, note)  # not for a light run: its results stay
-    finally:
-        torch.set_num_threads(threads)
-        _ALONE.release()
+    with _ALONE, one_thread():
+        try:
+            yield
+        except Exception as error:
+            if is_interrupt(error):
+                raise KeyboardInterrupt from error
+            if isinstance(error, UserError):
+                raise
+            if not keeps_faults and (failure := describe_failure(error)):
+                raise UserError(failure) from error
+            # Errors of this machine are no results: another one may finish the run.
+            if isinstance(error, OSError):
+                raise machine_error(error) from error
+            if shortage := lacks_memory(error):
+                raise shortage from error
+            if not keeps_faults:
+                raise
+            traceback.print_exc()
+            note = f"{type(error).__name__}: {error}"
+            with suppress(AlreadyFinished), store.needing().begin(config.to_dict()) as writer:
+                writer.finish("failed", {}, note)  # not for a light run: its results stay
 
 
 def longest_first(configs: Mapping[str, AnyConfig]) -> dict[str, AnyConfig]:

@@ -7,13 +7,14 @@ models are worth. An `OwnLoop` is a task with a loop of its own.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from harness.base.errors import UserError
@@ -32,6 +33,17 @@ from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.store import Run, RunWriter, Store
 from harness.tasks.order import Examples, Minibatches
+
+
+@contextmanager
+def one_thread() -> Generator[None]:
+    """Compute with one thread: the last bits of results depend on the number of threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Pieces(Protocol):

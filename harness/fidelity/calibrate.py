@@ -22,6 +22,7 @@ from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Fold
 from harness.base import forks
+from harness.experiment.task import one_thread
 from harness.networks.feedforward import Dnn, Layout, denormals_flushed, random_parameters
 from harness.processes.group import SERVER_RANK, Group
 from harness.processes.transport import Header, Hub, Kind, Link, fill
@@ -55,9 +56,7 @@ def calibrate(say: Callable[[str], None]) -> Calibration:
     Args:
         say: prints the kind of work that is measured next.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         with denormals_flushed():
             say("computing: 2 networks, minibatches of 1 to 256 frames")
             computing = list(time_computing())
@@ -65,8 +64,6 @@ def calibrate(say: Callable[[str], None]) -> Calibration:
             folding = list(time_folding())
         say("copies between two processes")
         copying = time_copying()
-    finally:
-        torch.set_num_threads(threads)
     launch, small, flop = fit_costs(computing)
     latency, byte = fit_costs(copying)
     fold, fold_byte = fit_costs(folding)

@@ -18,7 +18,7 @@ from harness.experiment.experiment import AnyExperiment
 from harness.experiment.loop import TimelineExecutor
 from harness.experiment.run import run as execute
 from harness.experiment.run_file import load_run, restore
-from harness.experiment.task import OwnLoop
+from harness.experiment.task import OwnLoop, one_thread
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Run, Store, folder_of_run
 from harness.store.schema import TIMELINE
@@ -89,13 +89,8 @@ def replay_run(folder: Path, say: Callable[[str], None], file: Path | None = Non
     run = load_finished_run(folder)
     theirs = torch.as_tensor(run.model)
     folds = len(load_timeline(run.path(TIMELINE)).folds)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in a run: the last bits depend on the number of threads
-    try:
-        with TemporaryDirectory() as scratch:
-            ours = torch.as_tensor(_replay_into(run, Store(scratch), say, file).model)
-    finally:
-        torch.set_num_threads(threads)
+    with one_thread(), TemporaryDirectory() as scratch:  # as in a run
+        ours = torch.as_tensor(_replay_into(run, Store(scratch), say, file).model)
     difference = (ours - theirs).abs().max().item()
     return ReplayResult(folds, len(ours), _sha256(theirs), _sha256(ours), difference)
 

@@ -30,7 +30,7 @@ from harness.experiment.contract import (
     ignore,
 )
 from harness.experiment.experiment import AnyExperiment, Experiment, plain
-from harness.experiment.task import Judged, Problem, Task
+from harness.experiment.task import Judged, Problem, Task, one_thread
 from harness.modules.buffers import deploy, describe_buffers
 from harness.modules.evaluation import (
     LOSS,
@@ -465,13 +465,8 @@ class ModuleProblem(Problem):
     def computing(self, *, alone: bool) -> Generator[None]:
         """See `Problem`; one thread, as results depend on their number in the last bits."""
         del alone
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            with preserve_generators():
-                yield
-        finally:
-            torch.set_num_threads(threads)
+        with one_thread(), preserve_generators():
+            yield
 
     def _upload(self, examples: Arrays) -> Arrays:
         return examples.to(self.experiment.device, self.like.dtype)

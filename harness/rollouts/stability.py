@@ -14,11 +14,12 @@ import numpy as np
 
 from harness.experiment.contract import Configuration, Progress, Watch
 from harness.experiment.experiment import AnyExperiment, plain
+from harness.experiment.task import one_thread
 from harness.rollouts.executor import RolloutExecutor
 from harness.rollouts.rollout_config import start_of
 from harness.rollouts.sampling import score_samples
 from harness.rollouts.starting import initial
-from harness.rollouts.training import DECIDING, computing
+from harness.rollouts.training import DECIDING
 from harness.store import Run, RunWriter, Store
 
 APART = 5 << 40
@@ -66,7 +67,7 @@ class StabilityConfig(Configuration):
         """
 
         def execute(writer: RunWriter) -> None:
-            with computing():
+            with one_thread():
                 executor = RolloutExecutor(
                     self.training, initial(start_of(self.training), store, watch)
                 )

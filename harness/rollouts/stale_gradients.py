@@ -23,6 +23,7 @@ from torch import Tensor
 
 from harness.experiment.contract import Configuration, Progress, Watch
 from harness.experiment.experiment import AnyExperiment, plain
+from harness.experiment.task import one_thread
 from harness.rollouts.executor import RolloutExecutor
 from harness.rollouts.learning import score_tokens
 from harness.rollouts.losses import Loss, TokenProbabilities, group_advantages
@@ -30,7 +31,6 @@ from harness.rollouts.policy import Weights
 from harness.rollouts.rollout_config import rollouts_of, start_of
 from harness.rollouts.sampling import Completion, draw_uniforms
 from harness.rollouts.starting import initial
-from harness.rollouts.training import computing
 from harness.store import Run, RunWriter, Store
 
 APART = 3 << 40
@@ -72,7 +72,7 @@ class StaleGradientConfig(Configuration):
         """
 
         def execute(writer: RunWriter) -> None:
-            with computing():
+            with one_thread():
                 start = initial(start_of(self.training), store, watch)
                 watch(Progress(writer.hash, 0.0, 1.0, "gradients of stale rollouts"))
                 writer.finish("done", _measure(self, start))

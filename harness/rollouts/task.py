@@ -15,7 +15,7 @@ from harness.base.registry import find_object
 from harness.base.settings import build, name_keys, setting
 from harness.experiment.contract import TASK, RunRequest, Table, Watch, ignore
 from harness.experiment.experiment import AnyExperiment, Experiment
-from harness.experiment.task import Judged, Opened, OwnLoop
+from harness.experiment.task import Judged, Opened, OwnLoop, one_thread
 from harness.rollouts.losses import Decoupled, Loss
 from harness.rollouts.own import NO_START, OwnProblems, loss_of, policy_of, problems_of
 from harness.rollouts.problems import Addition, Problems
@@ -23,7 +23,7 @@ from harness.rollouts.protocol import Rollouts
 from harness.rollouts.rollout_config import WarmStart, start_of
 from harness.rollouts.sources import PolicySource, SmallTransformer
 from harness.rollouts.starting import initial
-from harness.rollouts.training import RolloutTraining, computing
+from harness.rollouts.training import RolloutTraining
 from harness.simulator.cluster import Cluster, Workload
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.store import Run, RunWriter, Store
@@ -187,7 +187,7 @@ class PolicyData(Opened):
     def computing(self, *, alone: bool) -> AbstractContextManager[object]:
         """See `Opened`."""
         del alone
-        return computing()
+        return one_thread()
 
 
 def configure(

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from harness.algorithms.saved import Arrays
@@ -146,14 +143,3 @@ def measure_rollouts(timeline: Timeline, recorded: Arrays) -> dict[str, float]:
             figures[f"{name}_tokens"] = float(recorded["tokens"][keep & is_rewarded].mean())
             figures[f"{name}_reward"] = float(recorded[REWARD][keep & is_rewarded].mean())
     return figures
-
-
-@contextmanager
-def computing() -> Generator[None]:
-    """Compute with one thread: the last bits of results depend on the number of threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -1,10 +1,9 @@
 import pytest
-import torch
+
+from harness.experiment.task import one_thread
 
 
 @pytest.fixture
 def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with one_thread():
+        yield
