@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.base.errors import UserError
-from harness.base.log import LOG, printable
+from harness.base.log import printable
 from harness.judge.results import Exhibit, Results, read_results, write_results
 from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.store.files import writable_folder, write_bytes
@@ -50,10 +50,7 @@ def assemble(out: Path, results: Results | None = None) -> None:
     data = document(complete, runs, reasons, summary, **words, judged=published)
     data["sources"] = provenance.source_digests(out)
     write_bytes(out / "report.html", render.render_html(with_pictures(data, out)).encode())
-    if render.has_typst():
-        write_bytes(out / "report.pdf", render.compile_pdf(data, out))
-    else:
-        LOG.warning(f"{out / 'report.pdf'}: not made, typst is not installed")
+    write_bytes(out / "report.pdf", render.compile_pdf(data, out))
 
 
 def find_verdicts(out: Path, results: Results) -> tuple[Path, Results]:

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -42,11 +41,6 @@ def inline(svg: str, name: str) -> str:
     """
     element = SIZE.sub(r'style="min-width: calc(.87 * \1)"', svg[svg.index("<svg") :], count=1)
     return IDS.sub(rf"\g<1>{name}-", element)
-
-
-def has_typst() -> bool:
-    """Whether typst is installed; a machine with a GPU may lack it."""
-    return find_spec("typst") is not None
 
 
 def compile_pdf(data: Mapping[str, Any], root: Path) -> bytes:

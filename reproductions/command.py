@@ -194,8 +194,7 @@ def _print_results(results: Results, out: Path) -> int:
     if count := sum(exhibit.note.startswith(TAKEN) for exhibit in results.exhibits):
         exhibits = "1 exhibit" if count == 1 else f"{count} exhibits"
         print(f"{exhibits} from the published report; --all makes them again")
-    report = out / "report.pdf"  # which needs typst
-    print(f"report: {report if report.exists() else report.with_suffix('.html')}")
+    print(f"report: {out / 'report.pdf'}")
     names = settings_of(results.provenance["settings"])
     failed = find_failures(results.provenance, Store(out / "runs").runs())
     for run in failed:

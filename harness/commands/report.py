@@ -22,8 +22,6 @@ def run(arguments: argparse.Namespace) -> int:
     from reports import build
 
     build(arguments.folder)
-    for path in filter(
-        Path.exists, (arguments.folder / f"report.{form}" for form in ("pdf", "html"))
-    ):
-        print(path)
+    for form in ("pdf", "html"):
+        print(arguments.folder / f"report.{form}")
     return EXIT_DONE
