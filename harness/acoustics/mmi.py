@@ -38,7 +38,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -72,8 +72,6 @@ Trouble = Literal[
 
 ROUNDING = 1e-9
 """Relative rounding error of log Z that is tolerated when two sums are compared."""
-
-TROUBLES: tuple[Trouble, ...] = get_args(Trouble)
 
 
 @dataclass(frozen=True)

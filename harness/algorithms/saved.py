@@ -19,8 +19,6 @@ from torch import Tensor
 
 Arrays = dict[str, np.ndarray]
 
-Facts = dict[str, Any]
-
 PLAIN = (bool, int, float, str, type(None))
 
 ARRAY, TENSOR, BITS, PAIRS, TUPLE = "array", "tensor", "bfloat16", "pairs", "tuple"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 Word = Literal["in the band", "outside", "unclear"]
 """An extrapolated value against the claim's band; never the word of a verdict."""
-WORDS: tuple[Word, ...] = get_args(Word)
 Ends = tuple[float | None, float | None]
 
 

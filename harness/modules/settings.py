@@ -365,10 +365,6 @@ SCHEDULES: dict[str, Callable[[float], Schedule]] = {
 }
 """Schedules by name, with their default settings."""
 
-AskedSchedule = str | Schedule | Callable[[float], float]
-"""A name of `SCHEDULES`; a `Schedule`; or a function from the share of training done, in [0, 1), to
-the factor of the learning rate."""
-
 A_SCHEDULE = "'cosine', 'linear', 'steps', 'warmup', 'constant', a lagbench.Schedule or a function"
 
 _call = partial(call_function, "schedule", end=f"; allowed: {A_SCHEDULE}")
@@ -435,7 +431,8 @@ def schedule_of(asked: Any, rate: float) -> Schedule:
     """The schedule that a user asks for, at a learning rate.
 
     Args:
-        asked: see `AskedSchedule`; the rate of a `Schedule` is replaced.
+        asked: a name of `SCHEDULES`; a `Schedule`, whose rate is replaced; or a function from the
+            share of training done, in [0, 1), to the factor of the learning rate.
         rate: the learning rate.
 
     Raises:
@@ -495,10 +492,6 @@ def _scheduler_of_torch(schedule: Any) -> str | None:
 # -- optimizers of torch: an object, a class or a function that makes one ------------------------
 
 
-AskedOptimizer = str | Descent | Optimizer | Callable[..., Optimizer] | None
-"""A name of `OPTIMIZERS`, a `LocalOptimizer`, a `NaturalGradient`, an optimizer of torch, its
-class, or a function of parameters that makes one; None for plain gradients."""
-
 OURS = {"NGSGD": "'ngsgd'", "Muon": "'muon'"}
 """Optimizers here, by the class of the torch optimizer."""
 
@@ -521,8 +514,9 @@ def optimizer_of(asked: Any, model: object = None) -> OptimizerChoice:
     """The optimizer that a user asks for, with its learning rate.
 
     Args:
-        asked: see `AskedOptimizer`.
-        model: what the user trains; a function that makes an optimizer gets a module's parameters.
+        asked: a name of `OPTIMIZERS`, a `LocalOptimizer`, a `NaturalGradient`, an optimizer of
+            torch, its class, or a function of parameters that makes one; None for plain gradients.
+        model: what the user trains; the function gets its parameters.
 
     Raises:
         UserError: an optimizer of torch that is not supported, or none at all; or one of torch that
