@@ -38,19 +38,3 @@ def final_error(run: Run, judged: str) -> float:
         return math.inf
     error = as_error(run, float(run.summary[run.deployed(judged)]))
     return error if math.isfinite(error) else math.inf
-
-
-def excess(error: float, reference: float) -> float:
-    """Excess of an error over another, relative to the magnitude of the latter.
-
-    Args:
-        error: an error, of which less is better.
-        reference: another one.
-
-    Example:
-        >>> excess(-9.5, -10.0), excess(0.21, 0.2) < 0.06
-        (0.05, True)
-    """
-    if reference == 0.0:
-        return 0.0 if error == 0.0 else math.copysign(math.inf, error)
-    return (error - reference) / abs(reference)
