@@ -35,12 +35,12 @@ def read_published(root: Path) -> Published:
     return {path.parent: with_factors(printable(read_results(path))) for path in paths}
 
 
-def count_verdicts(published: Published, root: Path, to_root: str = "") -> str:
+def count_verdicts(published: Published, root: Path) -> str:
     """Markdown table: the number of claims with each verdict, one row a report."""
     rows: list[Sequence[str]] = []
     for folder, results in published.items():
         counts = Counter(claim.verdict for claim in results.claims if not claim.cannot_fail)
-        report = f"[{results.paper}]({_link(folder, root, to_root)})"
+        report = f"[{results.paper}]({_link(folder, root)})"
         scale = f"{results.scale}, {len(results.seeds)} seeds"
         rows.append((report, scale, *(str(counts[verdict]) for verdict in VERDICTS)))
     return _format_table(("report", "scale", *VERDICTS), rows)
@@ -50,7 +50,7 @@ def list_findings(published: Published, root: Path) -> str:
     """One line a paper or set of predictions: title, and what was found at its largest scale."""
     lines = [
         f"- **[{_text(str(results.provenance.get('reference', {}).get('title', results.paper)))}]"
-        f"({_link(folder, root, '../')})** {_text(read_summary(folder, results))}\n"
+        f"({_link(folder, root)})** {_text(read_summary(folder, results))}\n"
         for folder, results in _largest(published).items()
     ]
     return "".join(lines)
@@ -76,7 +76,7 @@ def list_claims(published: Published, root: Path) -> str:
         )
     ]
     heads = ("\n## Claims\n\n", table, "\n## Over scale\n\n", "\n".join(curves))
-    return count_verdicts(published, root, "../") + "".join(heads)
+    return count_verdicts(published, root) + "".join(heads)
 
 
 def _row_of_claim(by_scale: dict[str, Claim], scales: Sequence[str]) -> Sequence[str]:
@@ -154,8 +154,9 @@ def main(root: Path) -> int:
     return 0
 
 
-def _link(folder: Path, root: Path, to_root: str) -> str:
-    return f"{to_root}{folder.relative_to(root).as_posix()}/report.pdf"
+def _link(folder: Path, root: Path) -> str:
+    """The report of a folder, from a page in ``docs``."""
+    return f"../{folder.relative_to(root).as_posix()}/report.pdf"
 
 
 def _format_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

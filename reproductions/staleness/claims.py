@@ -29,7 +29,7 @@ from harness.judge.claims import (
 from harness.judge.conditions import read_conditions
 from harness.judge.parts import Precondition, Quantity
 from harness.judge.results import Claim
-from harness.judge.statistics import Array, Bounds, bounded_difference_ci
+from harness.judge.statistics import Array, Bounds, bounded_difference_ci, mean_ci
 from reproductions.makers import Claims, Judged
 from reproductions.paper import Subject
 from reproductions.run_metrics import summary_values
@@ -48,7 +48,6 @@ from reproductions.staleness.quantities import (
     bounds_of_rate,
     bounds_of_slope,
     law_slope,
-    mean,
     octaves,
     rank_correlation,
     share_gained,
@@ -77,7 +76,7 @@ def _conditions(runs: Runs) -> Iterator[Precondition]:
     """A gain to lose on each of a claim's problems."""
     for problem in PROBLEMS:
         if (start := cell(problem, "SGD", 0)) in runs:
-            yield CONDITIONS.measure("learns", mean(share_gained(runs[start])), problem)
+            yield CONDITIONS.measure("learns", mean_ci(share_gained(runs[start])), problem)
 
 
 CLAIMS = Claims(_conditions)
@@ -120,7 +119,7 @@ def _comparison_cells(pairs: Sequence[tuple[str, str]], *problems: str) -> tuple
 def rate_law(subject: Subject, runs: Runs) -> Judged:
     """SGD's largest stable rate falls with staleness as on a quadratic."""
     for name in PROBLEMS:
-        slope = mean(law_slope(runs, name, LATER))
+        slope = mean_ci(law_slope(runs, name, LATER))
         yield Quantity(name, 1.0, slope, _band("rate-law"), 1.0)
     for name in PROBLEMS:
         yield _open(name, bounds_of_slope(runs, name, LATER))
@@ -139,7 +138,7 @@ def momentum_rate(subject: Subject, runs: Runs) -> Judged:
             groups = [runs[cell(name, o, tau)] for o in ("SGD", "momentum")]
             plain, heavy = (octaves(group, "edge") for group in groups)
             theory = math.log2(stable_rate(tau) / stable_rate(tau, MOMENTUM))
-            label, ratio = f"{name}, τ = {tau}", mean(plain - heavy)
+            label, ratio = f"{name}, τ = {tau}", mean_ci(plain - heavy)
             parts.append(Quantity(label, round(theory, 2), ratio, _band("momentum-rate"), theory))
             # The part takes an edge for the middle of its rungs; this one leaves it between them.
             left_open.append(_open(label, *map(bounds_of_edge, groups)))
@@ -285,7 +284,7 @@ def _loss_beyond_sgd(runs: Runs, problem: str, optimizer: str, *place: Any) -> A
 
 def _quantity(name: str, label: str, shares: Array) -> Quantity:
     """A mean over seeds, in the band of a prediction."""
-    return Quantity(label, None, mean(shares), _band(name))
+    return Quantity(label, None, mean_ci(shares), _band(name))
 
 
 def _open(label: str, of: Bounds, less: Bounds | None = None) -> Quantity:

@@ -17,7 +17,7 @@ import numpy as np
 
 from harness.judge.builders import Runs
 from harness.judge.interval import Interval
-from harness.judge.statistics import Array, Bounds, mean_ci, rank_correlation_ci
+from harness.judge.statistics import Array, Bounds, rank_correlation_ci
 from harness.store import Run
 from reproductions.run_metrics import summary_values
 from reproductions.staleness.experiments import TAUS, cell
@@ -130,8 +130,3 @@ def rank_correlation(runs: Runs, problem: str, optimizer: str) -> Interval:
     """Rank correlation of the loss at the best rate with staleness."""
     losses = [summary_values(runs[cell(problem, optimizer, tau)], "loss") for tau in TAUS]
     return rank_correlation_ci(TAUS, np.stack(losses, axis=1))
-
-
-def mean(values: Array) -> Interval:
-    """Mean over seeds, with its interval."""
-    return mean_ci(values)
