@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from harness.base.settings import format_quantity, format_seconds
 from harness.judge import comparison
+from harness.judge.interval import Interval
 from harness.simulator.cluster import Workload
 from harness.store import Cell, Run, files
 from reports.render import inline, render_html
@@ -141,6 +142,12 @@ def finite_or_none(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [finite_or_none(item) for item in cast(Sequence[Any], value)]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def interval_columns(name: str, value: Interval | None) -> dict[str, float]:
+    """Estimate and ends of an interval, as three columns; NaN where there is none."""
+    values = (math.nan,) * 3 if value is None else (value.estimate, value.low, value.high)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
 
 def charge_line(cells: Sequence[Cell]) -> str:

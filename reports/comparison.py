@@ -10,18 +10,17 @@ from typing import Any
 from harness.base.settings import format_count, format_seconds
 from harness.judge.bounds import geometric_ci
 from harness.judge.comparison import Row, Table, describe_impossible
-from harness.judge.interval import Interval
 from harness.store import Cell
-from reports.answers import Answer, charge_line
+from reports.answers import Answer, charge_line, interval_columns
 from reports.learning_curves import draw_curves
 from reports.sentences import (
     EDGE,
     UNEVEN,
     answer,
     format_error,
-    format_range,
+    format_rate,
+    format_ratio,
     format_target,
-    format_times,
     rank_rows,
 )
 
@@ -151,7 +150,7 @@ def cells(table: Table) -> Iterator[list[str]]:
     ]
     for row in rank_rows(table):
         yield [
-            *(row.cell.method, str(row.cell.workers), _rate(row), _error(row)),
+            *(row.cell.method, str(row.cell.workers), format_rate(row.cell), _error(row)),
             *([format_error(row.test) if row.test else "-"] if test else []),
             "-" if row.seconds is None else format_seconds(row.seconds.estimate),
             *([] if table.target is None else [_target(row)]),
@@ -159,10 +158,6 @@ def cells(table: Table) -> Iterator[list[str]]:
             f"{row.staleness:.1f}",
             *(["-" if row.faults is None else f"{row.faults:.3g}"] if faults else []),
         ]
-
-
-def _rate(row: Row) -> str:
-    return f"{row.cell.rate:.3g}{'*' if row.cell.edge else ''}"
 
 
 def _error(row: Row) -> str:
@@ -183,8 +178,7 @@ def _speedup(table: Table, row: Row) -> str:
         return "-"
     if table.reference is not None and row.cell is table.reference.cell:
         return "1"
-    ratio = row.speedup.time
-    return f"{format_times(ratio.estimate, ratio.width)}{format_range(ratio, format_times)}"
+    return format_ratio(row.speedup.time)
 
 
 def record(table: Table, row: Row) -> dict[str, Any]:
@@ -194,12 +188,12 @@ def record(table: Table, row: Row) -> dict[str, Any]:
     columns: dict[str, Any] = {
         **{"algorithm": cell.method, "workers": cell.workers, "rate": cell.rate},
         "before": math.nan if row.start is None else row.start,
-        **_three("error", row.error),
-        **_three("test", row.test),
+        **interval_columns("error", row.error),
+        **interval_columns("test", row.test),
         "seconds": row.seconds.estimate if row.seconds else math.nan,
-        **_three("target_s", row.target_s),
+        **interval_columns("target_s", row.target_s),
         "target_passes": geometric_ci(passes).estimate if passes else math.nan,
-        **_three("speedup", faster.time if faster else None),
+        **interval_columns("speedup", faster.time if faster else None),
         "steps_ratio": faster.steps.estimate if faster else math.nan,
         "passes_ratio": faster.passes.estimate if faster else math.nan,
         **{"reached": row.reached, "diverged": row.diverged, "seeds": len(cell.runs)},
@@ -219,12 +213,6 @@ OF_TARGETS = frozenset(
     )
 )
 """Columns that only a table with a target has."""
-
-
-def _three(name: str, value: Interval | None) -> dict[str, float]:
-    """Estimate and ends of an interval, as three columns."""
-    values = (math.nan,) * 3 if value is None else (value.estimate, value.low, value.high)
-    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
 
 CAPTION = (

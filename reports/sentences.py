@@ -189,6 +189,16 @@ def format_range(found: Interval, shown: Callable[[float, float], str]) -> str:
     return f" ({shown(found.low, found.width)} to {shown(found.high, found.width)})"
 
 
+def format_ratio(ratio: Interval) -> str:
+    """A ratio with its interval, e.g. ``1.5 (1.2 to 1.8)``."""
+    return f"{format_times(ratio.estimate, ratio.width)}{format_range(ratio, format_times)}"
+
+
+def format_rate(cell: Cell) -> str:
+    """The learning rate of a cell, with the mark of `EDGE` where it is at an end."""
+    return f"{cell.rate:.3g}{'*' if cell.edge else ''}"
+
+
 def format_error(found: Interval) -> str:
     """A metric with its interval, e.g. ``0.117 (0.03 to 0.32)``."""
     ends = format_range(found, lambda end, width: f"{round_to(end, 2, width):g}")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from harness.base.settings import format_count
 from harness.judge.break_point import Point, Tolerance
 from reports import style
-from reports.answers import Answer, Picture, charge_line
-from reports.sentences import ALONE, EDGE, describe_gaps, format_range, format_times
+from reports.answers import Answer, Picture, charge_line, interval_columns
+from reports.sentences import ALONE, EDGE, describe_gaps, format_rate, format_ratio
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,11 +79,10 @@ def _cells(search: Tolerance) -> Iterator[list[str]]:
         is_done = all(run.status == "done" for run in point.cell.runs)
         ratio = "not finite" if is_done else "diverged"
         if point.ratio:
-            times = format_times(point.ratio.estimate, point.ratio.width)
-            ratio = f"{times}{format_range(point.ratio, format_times)}"
+            ratio = format_ratio(point.ratio)
         errors = f"{_mean(point):.3g} ({low:.3g} to {high:.3g})"
         state = ("broken" if point.broken else "tolerated") + ("" if point.decided else "?")
-        yield [f"{point.value:g}", _rate(point), errors, ratio, state]
+        yield [f"{point.value:g}", format_rate(point.cell), errors, ratio, state]
 
 
 def _feet(search: Tolerance) -> Iterator[str]:
@@ -96,22 +95,16 @@ def _feet(search: Tolerance) -> Iterator[str]:
         yield f"?: not sure, since {limit} lies in the ratio's interval"
 
 
-def _rate(point: Point) -> str:
-    return f"{point.cell.rate:.3g}{'*' if point.cell.edge else ''}"
-
-
 def _mean(point: Point) -> float:
     return sum(point.errors) / len(point.errors)
 
 
 def _record_of_point(search: Tolerance, point: Point) -> dict[str, Any]:
-    ratio = point.ratio
-    three = (math.nan,) * 3 if ratio is None else (ratio.estimate, ratio.low, ratio.high)
     seconds = search.seconds(point)
     return {
         **{"value": point.value, "rate": point.cell.rate, "error": _mean(point)},
         **{"lowest": min(point.errors), "highest": max(point.errors)},
-        **dict(zip(("ratio", "ratio_low", "ratio_high"), three, strict=True)),
+        **interval_columns("ratio", point.ratio),
         **{"broken": point.broken, "decided": point.decided},
         "needs": "" if point.need is None else str(point.need),
         "seconds_to_target": sum(seconds) / len(seconds),
