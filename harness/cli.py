@@ -196,12 +196,11 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     return parser_of(command).parse_args(argv)
 
 
-def parser_of(word: str | None, *, every: bool = False) -> Parser:
+def parser_of(word: str | None) -> Parser:
     """The parser of the command line.
 
     Args:
         word: the command whose module is imported for its options and ``run``; None for none.
-        every: whether all commands are imported.
     """
     parser = Parser(prog="lagbench", description="What does parallelism do to training?")
     libraries = ", ".join(f"{name} {version_of(name)}" for name in ("torch", "numba", "numpy"))
@@ -212,7 +211,7 @@ def parser_of(word: str | None, *, every: bool = False) -> Parser:
         command = commands.add_parser(name, help=description, description=description)
         if name in TAKE_RUN_FILES:
             command.epilog, command.formatter_class = RUN_FILE, argparse.RawDescriptionHelpFormatter
-        if every or name == word:
+        if name == word:
             place = f"harness.commands.{name.replace('-', '_')}"
             module = import_module(ELSEWHERE.get(name, place))
             module.configure(command)
