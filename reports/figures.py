@@ -481,7 +481,7 @@ def _timeline(exhibit: Exhibit, out: Path) -> dict[str, bytes]:
     if not path.is_file():
         return {}
     with style.canvas() as (figure, axes, *_):
-        view = gantt.window(load_timeline(path), str(path))
+        view = gantt.window(load_timeline(path))
         lanes = gantt.draw_window(axes, view, str(exhibit.draw.get("average", "")))
         figure.set_figheight(figure.get_figheight() - style.HEIGHT_IN + 0.42 * lanes + 0.85)
         return {form: style.render_figure(figure, form) for form in FORMS}

@@ -11,7 +11,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from harness.base.errors import UserError
 from harness.simulator.timeline import Timeline
 from reports.style import COLOURS, INK, MUTED, cycle, draw_arrow, set_lanes, set_legend
 
@@ -54,14 +53,8 @@ class Window:
         return (1e3, "ms") if width < 2 else (1.0, "s") if width < 600 else (1 / 60, "min")
 
 
-def window(timeline: Timeline, name: str) -> Window:
-    """The window of a few rounds from the middle.
-
-    Raises:
-        UserError: nothing was folded in it.
-    """
-    if not len(timeline.folds):
-        raise UserError(f"{name}: holds no folds, so there is nothing to draw")
+def window(timeline: Timeline) -> Window:
+    """The window of a few rounds from the middle."""
     start = float(timeline.folds.time_s[len(timeline.folds) // 2])
     end = start + CYCLES * float(np.median(timeline.lag_s()))
     spans, rows = timeline.spans, timeline.folded()
@@ -72,8 +65,6 @@ def window(timeline: Timeline, name: str) -> Window:
         spans=spans.where((spans.end_s > start) & (spans.start_s < end)),
         contributions=rows.where((fold_s > start) & (fold_s < end)),
     )
-    if not len(cut.contributions):
-        raise UserError(f"{name}: nothing was folded from {start:g} s to {end:g} s")
     return Window(cut, start, end, int(lanes.max()) + 1, max(1, -int(lanes.min())))
 
 

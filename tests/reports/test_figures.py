@@ -155,7 +155,7 @@ def test_a_figure_whose_seeds_are_not_known_has_no_differences(tmp_path):
 def test_a_window_keeps_only_what_folds_inside_it(built):
 
     whole = load_timeline(built / "timelines" / "fig1.parquet")
-    view = gantt.window(whole, "fig1")
+    view = gantt.window(whole)
     rows = view.timeline.contributions
     is_inside = (whole.folds.time_s > view.start_s) & (whole.folds.time_s < view.end_s)
     assert is_inside[rows.fold].all()
@@ -188,7 +188,7 @@ def moved(timeline, times):
 def test_a_timeline_has_one_staleness_for_each_fold_in_its_window(built):
     draw = {"as": "timeline", "file": "timelines/fig1.parquet"}
     svg = figures.draw(replace(CURVES, draw=draw), built)["svg"].decode()
-    view = gantt.window(load_timeline(built / "timelines" / "fig1.parquet"), "fig1")
+    view = gantt.window(load_timeline(built / "timelines" / "fig1.parquet"))
     folds = set(view.timeline.contributions.fold.tolist())
     assert set(map(int, re.findall(r'id="fold-(\d+)"', svg))) == folds
     assert "worker 4" in svg
