@@ -197,7 +197,7 @@ class RunWriter:
         self._digests: dict[str, str] = {}  # of what was attached, whatever the disk made of it
         self._started = datetime.now(UTC)
         self._clock_s, self._processor_s = time.monotonic(), time.process_time()
-        self._open, self._resumed = True, False
+        self._resumed = False
 
     def log(
         self, name: str, value: float, *, fold: int, time_s: float, epoch: float, **further: float
@@ -283,8 +283,6 @@ class RunWriter:
             UserError: another process has taken the run over, or the machine refuses to write.
         """
         self._check_held()
-        if not self._open:
-            raise ValueError(f"run {self.hash} was already given back")
         write_columns(self.dir / schema.METRICS, columns_of(self._rows))
         moment = self._provenance() | dict(provenance or {})
         files.write_json(self.dir / schema.PROVENANCE, files.add_digest(moment), waits=False)
@@ -298,7 +296,6 @@ class RunWriter:
 
     def release(self) -> None:
         """Give up the claim; the folder stays as it is."""
-        self._open = False
         self._claim.release()
 
     def __enter__(self) -> RunWriter:
@@ -313,7 +310,7 @@ class RunWriter:
         self.release()
 
     def _check_held(self) -> None:
-        if self._open and not self._claim.is_held():
+        if not self._claim.is_held():
             reason = "taken over by another process while this one stood still"
             raise UserError(f"run {self.hash[:SHORT]}: {reason}; the same command resumes")
 

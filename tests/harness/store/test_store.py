@@ -130,7 +130,7 @@ def test_rows_survive_a_checkpoint_with_values_that_are_not_finite(tmp_path):
         kept = json.dumps(before)
         writer.restore_rows([])
         writer.restore_rows(json.loads(kept))
-    assert repr(writer.rows()) == repr(before)
+        assert repr(writer.rows()) == repr(before)
 
 
 def test_a_summary_value_that_is_not_finite_is_null_on_disk_and_nan_when_read(tmp_path):
