@@ -111,33 +111,8 @@ class Rule:
         return 2.0 * tail(errors_from(value, end), value.degrees)
 
 
-def rule_above(end: float) -> Rule:
-    """Band of the values above ``end``, which is outside."""
-    return Rule(low=end, open=True)
-
-
-def rule_below(end: float) -> Rule:
-    """Band of the values below ``end``, which is outside."""
-    return Rule(high=end, open=True)
-
-
-BELOW, ABOVE = rule_below(0.0), rule_above(0.0)
+BELOW, ABOVE = Rule(high=0.0, open=True), Rule(low=0.0, open=True)
 """The two directions of a difference."""
-
-
-def rule_at_most(most: float) -> Rule:
-    """Band of the values up to and including ``most``."""
-    return Rule(high=most)
-
-
-def rule_at_least(least: float) -> Rule:
-    """Band of the values from ``least`` on, ``least`` included."""
-    return Rule(low=least)
-
-
-def rule_between(low: float, high: float) -> Rule:
-    """Band from ``low`` to ``high``, both ends included."""
-    return Rule(low, high)
 
 
 def rule_near(paper: float, band: float = 0.10) -> Rule:

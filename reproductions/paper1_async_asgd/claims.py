@@ -10,14 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.judge.builders import UNKNOWN, Runs, unless_missing
-from harness.judge.claims import (
-    BELOW,
-    rule_above,
-    rule_at_least,
-    rule_at_most,
-    rule_between,
-    rule_near,
-)
+from harness.judge.claims import BELOW, Rule, rule_near
 from harness.judge.conditions import read_conditions
 from harness.judge.parts import Quantity, side_of_zero
 from harness.judge.statistics import (
@@ -164,7 +157,7 @@ CHUNKS = tuple(map(chunk_name, CHUNK_HOURS))
 def chunk_size(subject: Subject, runs: Runs) -> Judged:
     """Error rises with chunk size, and by how much from the smallest to the largest."""
     smallest, largest = runs[CHUNKS[0]], runs[CHUNKS[-1]]
-    rule = rule_above(1.0)
+    rule = Rule(low=1.0, open=True)
     for test in subject.corpus.tests:
         order = _order(test, [runs[name] for name in CHUNKS])
         ratio = error_statistic(rate_ratio_ci, test, ("one_pass", largest), ("one_pass", smallest))
@@ -194,7 +187,7 @@ def _order(test: str, chunks: Sequence[Sequence[Run]]) -> Interval:
 )  # fmt: skip
 def one_pass_close(subject: Subject, runs: Runs) -> Judged:
     """Error of one pass of ASGD over that of many passes of SGD, on each test set."""
-    rule = rule_at_most(1.08)
+    rule = Rule(high=1.08)
     for test in subject.corpus.tests:
         ratio = error_statistic(rate_ratio_ci, test, *((name, runs[name]) for name in BOTH))
         paper = REPORTED["claims"].get(f"one_pass_ratio_{test}")
@@ -232,7 +225,7 @@ def _measure_size(subject: Subject) -> Judged:
 )  # fmt: skip
 def async_no_loss(subject: Subject, runs: Runs) -> Judged:
     """Error of the iterate of four workers over that of one, after the same pass."""
-    rule = rule_between(0.98, 1.02)
+    rule = Rule(0.98, 1.02)
     four, one = (("iterate", runs[name]) for name in ("one_pass_hand", "one_worker"))
     for test in subject.corpus.tests:
         ratio = error_statistic(rate_ratio_ci, test, four, one)
@@ -253,7 +246,7 @@ def search_cheap(subject: Subject, runs: Runs) -> Judged:
         [time_at_epoch(run, DEV_AVERAGE, 1.0) for run in runs[name]]
         for name in ("one_pass", "one_pass_hand")
     )
-    yield Quantity("", "minimal", ratio_ci(over, under), rule_at_most(1.05))
+    yield Quantity("", "minimal", ratio_ci(over, under), Rule(high=1.05))
 
 
 @CLAIMS.declare(
@@ -267,7 +260,7 @@ def time_factor(subject: Subject, runs: Runs) -> Judged:
     seconds = training_seconds(runs)
     ratio = ratio_ci(seconds["multi_pass"], seconds["one_pass"])
     paper = REPORTED["claims"]["time_factor"]
-    yield Quantity("", paper, ratio, rule_between(5.0, 8.0), paper)
+    yield Quantity("", paper, ratio, Rule(5.0, 8.0), paper)
     stopped, passes = (
         [summary_value(run, name) for run in runs["multi_pass"]] for name in ("stopped", "passes")
     )
@@ -330,7 +323,7 @@ def switch(subject: Subject, runs: Runs) -> Judged:
     epochs = [_switch_epoch(run) for run in runs["one_pass"]]
     happened = mean_ci([math.nan if math.isnan(e) else float(e <= 1.0) for e in epochs])
     listed = _join_values("never" if math.isinf(e) else f"{e:.3g}" for e in epochs)
-    yield Quantity("", "holds", happened, rule_at_least(1.0))
+    yield Quantity("", "holds", happened, Rule(low=1.0))
     yield f"Epoch of the switch, seed by seed: {listed}."
 
 

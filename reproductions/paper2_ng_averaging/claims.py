@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 from harness.judge.builders import Runs
-from harness.judge.claims import relative_error, rule_at_most, rule_between, rule_near
+from harness.judge.claims import Rule, relative_error, rule_near
 from harness.judge.conditions import read_conditions
 from harness.judge.parts import Precondition, Quantity, side_of_zero
 from harness.judge.statistics import Interval, mean_ci, ratio_ci
@@ -78,7 +78,7 @@ for _id, (_many, _one) in CELLS.items():
     ) -> Judged:
         """Parallel training with NG-SGD and RBM costs at most 4%."""
         many, _ = settings
-        label, rule = f"{gpus(number_of(many))} over one", rule_at_most(MOST_LOSS)
+        label, rule = f"{gpus(number_of(many))} over one", Rule(high=MOST_LOSS)
         yield from judge_errors(subject, runs, settings, rate_ratio_ci, label, rule)
         folds = mean_ci([summary_value(run, "folds") for run in runs[many]])
         yield CONDITIONS.measure("many-averages", folds)
@@ -176,7 +176,7 @@ SCHEDULES = ("newbob_16", "exponential_16")
 )  # fmt: skip
 def schedules_close(subject: Subject, runs: Runs) -> Judged:
     """Newbob within 3% of exponential at 16 workers."""
-    label, rule = "newbob over exponential", rule_between(0.97, 1.03)
+    label, rule = "newbob over exponential", Rule(0.97, 1.03)
     yield from judge_errors(subject, runs, SCHEDULES, rate_ratio_ci, label, rule)
     passes = ([summary_value(run, "passes") for run in runs[name]] for name in SCHEDULES)
     yield CONDITIONS.measure("same-epochs", ratio_ci(*passes))
@@ -251,7 +251,7 @@ def equivalence(subject: Subject, runs: Runs) -> Judged:
     """Model averaging after every update is gradient averaging."""
     run, *_ = runs["equivalence"]
     apart = Interval.exact(summary_value(run, "largest_difference"))
-    yield Quantity("", "equal", apart, rule_between(0.0, ROUNDING), 0.0)
+    yield Quantity("", "equal", apart, Rule(0.0, ROUNDING), 0.0)
     yield {
         "statistic": f"largest difference of a parameter after {run.config['folds']} folds of "
         f"{run.config['workers']} workers, float64; at most {ROUNDING:g}"

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.judge.builders import Runs
-from harness.judge.claims import ABOVE, BELOW, rule_at_least, rule_at_most, rule_between, rule_near
+from harness.judge.claims import ABOVE, BELOW, Rule, rule_near
 from harness.judge.conditions import read_conditions
 from harness.judge.interval import Interval
 from harness.judge.parts import Precondition, Quantity, side_of_zero
@@ -63,9 +63,9 @@ from reproductions.paper3_async_mmi.quantities import (
 from reproductions.run_metrics import exponential, summary_value
 
 FIGURES, PAPER = REPORTED["claims"], REPORTED["paper"]
-CLOSE = rule_between(0.98, 1.02)
+CLOSE = Rule(0.98, 1.02)
 """Within 2% relative."""
-TWICE = rule_between(1.5, 3.0)
+TWICE = Rule(1.5, 3.0)
 CONDITIONS = read_conditions(Path(__file__).with_name("registered.toml"))
 CLAIMS = Claims()
 
@@ -101,7 +101,7 @@ def mmi_gain(subject: Subject, runs: Runs) -> Judged:
         printed, label = FIGURES[f"gain_{task}"], f"{task} task"
         reduction = 1 - error_ratio(subject, runs[after], runs[before])
         yield Quantity(label, printed, reduction, ABOVE, printed, "direction")
-        rule = rule_between(printed / 2, 2 * printed)
+        rule = Rule(printed / 2, 2 * printed)
         label = f"{label}, half to twice the paper's"
         yield Quantity(label, printed, reduction, rule, printed, "size")
         yield from _plateaus(runs, after)
@@ -230,7 +230,7 @@ def better_than_sgd(subject: Subject, runs: Runs) -> Judged:
 def no_overfit(subject: Subject, runs: Runs) -> Judged:
     """Training three times as long leaves no more word errors."""
     ratio = error_ratio(subject, runs["longer"], runs["ten"])
-    yield Quantity("", "at most 1", ratio, rule_at_most(1.0))
+    yield Quantity("", "at most 1", ratio, Rule(high=1.0))
     yield from _plateaus(runs, "ten", "longer")
 
 
@@ -245,8 +245,8 @@ def staleness_50(subject: Subject, runs: Runs) -> Judged:
     """Age of the outer gradients with fifty replicas, in seconds and in updates."""
     run, printed = runs["machines"][0], FIGURES["lag_s"]
     others = (SECONDS, UPDATES)
-    yield from judge_machines(run, SECONDS, printed, rule_between(30.0, 120.0), *others)
-    yield from judge_machines(run, UPDATES, "a few hundred", rule_between(200.0, 900.0), *others)
+    yield from judge_machines(run, SECONDS, printed, Rule(30.0, 120.0), *others)
+    yield from judge_machines(run, UPDATES, "a few hundred", Rule(200.0, 900.0), *others)
 
 
 MANY = "largest 50"
@@ -305,7 +305,7 @@ def fetch_tolerance(subject: Subject, runs: Runs) -> Judged:
     """Up to some interval T* nothing is lost, beyond it something is; longer ones are noisier."""
     sweeps, stars = _stars(subject, runs)
     sweep, star, least = sweeps["last"], stars["last"], 1 - COSTS_NOTHING
-    ends = {"shortest": (1, rule_at_least(least)), "longest": (-1, rule_at_most(least))}
+    ends = {"shortest": (1, Rule(low=least)), "longest": (-1, Rule(high=least))}
     for end, (place, rule) in ends.items():
         yield Quantity(f"gain left at the {end} interval", None, gain_left(sweep, place), rule)
     noises = np.array([[noise(run) for run in runs[name]] for name in SWEEP]).T
@@ -356,7 +356,7 @@ def _judge_tolerances(
     runs: Runs, sweeps: dict[str, Sweep], sweep: str, figure: str, band: Bounds
 ) -> Judged:
     """T* of a sweep over that of the last layer."""
-    printed, rule = math.log2(FIGURES[figure]), rule_between(*map(math.log2, band))
+    printed, rule = math.log2(FIGURES[figure]), Rule(math.log2(band[0]), math.log2(band[1]))
     over, under = sweeps[sweep], sweeps["last"]
     beside = tuple(swept for name, swept in sweeps.items() if name not in (sweep, "last"))
     ratio = tolerance_ratio(over, under, beside)
@@ -445,4 +445,4 @@ def tangent(subject: Subject, runs: Runs) -> Judged:
         ("slope along the way of training, relative error", slope[0] / slope[1] - 1, 1e-6),
     ):
         largest = Interval.exact(float(np.abs(deviations).max()))
-        yield Quantity(label, 0.0, largest, rule_between(0.0, most), 0.0)
+        yield Quantity(label, 0.0, largest, Rule(0.0, most), 0.0)

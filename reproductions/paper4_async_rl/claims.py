@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.judge.builders import Runs
-from harness.judge.claims import Rule, rule_at_least, rule_at_most, rule_below, rule_between
+from harness.judge.claims import Rule
 from harness.judge.conditions import read_conditions
 from harness.judge.interval import Interval
 from harness.judge.parts import Precondition, Quantity
@@ -99,7 +99,7 @@ BROKEN, SLIGHT, BEYOND = (4.0, 8.0, 16.0, math.inf), (1.0, 2.0), math.inf
 )  # fmt: skip
 def naive_breaks(subject: Subject, runs: Runs) -> Judged:
     """Naive PPO loses at least three tenths of its gain at an allowance of four and more."""
-    yield from _losses(runs, "naive", BROKEN, rule_at_least(0.30))
+    yield from _losses(runs, "naive", BROKEN, Rule(low=0.30))
     preset = PRESETS[subject.scale]
     yield CONDITIONS.measure("as-long", Interval.exact(preset.updates))
     yield CONDITIONS.measure("as-large", Interval.exact(count_parameters(preset.policy)))
@@ -114,7 +114,7 @@ def naive_breaks(subject: Subject, runs: Runs) -> Judged:
 )  # fmt: skip
 def slight_hurts(subject: Subject, runs: Runs) -> Judged:
     """Slight staleness can degrade naive PPO: read as the text says it, and as the table has it."""
-    for name, rule in {"text": rule_at_least(0.20), "table": rule_at_most(0.20)}.items():
+    for name, rule in {"text": Rule(low=0.20), "table": Rule(high=0.20)}.items():
         for eta in SLIGHT:
             yield _loss(runs, "naive", eta, False, rule, f"as the {name} has it", name)
 
@@ -125,7 +125,7 @@ def slight_hurts(subject: Subject, runs: Runs) -> Judged:
 )  # fmt: skip
 def judge_decoupled_free(subject: Subject, runs: Runs) -> Judged:
     """The decoupled loss loses at most a tenth of the gain up to an allowance of four."""
-    return _losses(runs, "decoupled", (1.0, 2.0, 4.0), rule_at_most(0.10))
+    return _losses(runs, "decoupled", (1.0, 2.0, 4.0), Rule(high=0.10))
 
 
 @CLAIMS.declare(
@@ -134,7 +134,7 @@ def judge_decoupled_free(subject: Subject, runs: Runs) -> Judged:
 )  # fmt: skip
 def judge_decoupled_inf(subject: Subject, runs: Runs) -> Judged:
     """Without an allowance the decoupled loss loses about two fifths of the gain."""
-    return _losses(runs, "decoupled", (BEYOND,), rule_between(0.20, 0.60))
+    return _losses(runs, "decoupled", (BEYOND,), Rule(0.20, 0.60))
 
 
 @CLAIMS.declare(
@@ -146,7 +146,7 @@ def monotone(subject: Subject, runs: Runs) -> Judged:
     printed = read_printed_order("naive")
     for name, searched in READINGS.items():
         order = order_of_scores(runs, "naive", searched)
-        yield Quantity(name, round(printed, 2), order, rule_below(0.0), printed, name)
+        yield Quantity(name, round(printed, 2), order, Rule(high=0.0, open=True), printed, name)
 
 
 @CLAIMS.declare(
@@ -156,9 +156,9 @@ def monotone(subject: Subject, runs: Runs) -> Judged:
 )  # fmt: skip
 def saturates(subject: Subject, runs: Runs) -> Judged:
     """Throughput rises with the allowance and saturates."""
-    yield Quantity("η = 4 over 0", None, throughput(runs, 4.0), rule_at_least(1.10))
+    yield Quantity("η = 4 over 0", None, throughput(runs, 4.0), Rule(low=1.10))
     ratio = times_as_fast(runs, timing_name(16.0), timing_name(8.0))
-    yield Quantity("η = 16 over 8", None, ratio, rule_between(0.95, 1.05))
+    yield Quantity("η = 16 over 8", None, ratio, Rule(0.95, 1.05))
 
 
 @CLAIMS.declare(
@@ -170,7 +170,7 @@ def saturates(subject: Subject, runs: Runs) -> Judged:
 def twice(subject: Subject, runs: Runs) -> Judged:
     """At equal machines asynchronous training is at least twice as fast."""
     for plan in PLANS:
-        printed, rule = read_printed_speed_up(plan), rule_at_least(2.0)
+        printed, rule = read_printed_speed_up(plan), Rule(low=2.0)
         yield Quantity(plan, round(printed, 2), speed_up(runs, plan), rule, printed)
 
 
@@ -185,7 +185,7 @@ def twice(subject: Subject, runs: Runs) -> Judged:
 def interrupt(subject: Subject, runs: Runs) -> Judged:
     """Exchanging weights within rollouts raises the tokens a second by 5 to 25%."""
     models = [ratio for name, ratio in REPORTED["interruptible"].items() if name != "where"]
-    printed, rule = sum(models) / len(models), rule_between(1.05, 1.25)
+    printed, rule = sum(models) / len(models), Rule(1.05, 1.25)
     paper = " and ".join(f"{ratio:g}" for ratio in models)
     for publication in PUBLICATIONS[:2]:
         ratio = times_as_fast(runs, publication_name("in-flight"), publication_name(publication))
@@ -216,7 +216,7 @@ for _name, (_statement, _statistic, _needs, *_) in LAWS.items():
         *_, exponents, clip = LAWS[name]
         true = REPORTED["law"][name]
         for label, exponent in exponents(runs).items():
-            rule = rule_between(true - 0.2, true + 0.2)
+            rule = Rule(true - 0.2, true + 0.2)
             yield Quantity(label, true, exponent, rule, true)
         if clip:
             yield CONDITIONS.measure(clip[0], COLLAPSE.clip_share(runs, clip[1]))

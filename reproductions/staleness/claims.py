@@ -18,14 +18,7 @@ from typing import Any
 import numpy as np
 
 from harness.judge.builders import Runs
-from harness.judge.claims import (
-    Rule,
-    rule_above,
-    rule_at_least,
-    rule_at_most,
-    rule_below,
-    rule_between,
-)
+from harness.judge.claims import Rule
 from harness.judge.conditions import read_conditions
 from harness.judge.parts import Precondition, Quantity
 from harness.judge.results import Claim
@@ -296,12 +289,8 @@ def _open(label: str, of: Bounds, less: Bounds | None = None) -> Quantity:
 
 def _band(name: str) -> Rule:
     """Rule for a claim's quantities, from its registered band."""
-    band = REGISTERED[name]["band"]
-    one_sided = {
-        "below": rule_below,
-        "above": rule_above,
-        "at_most": rule_at_most,
-        "at_least": rule_at_least,
-    }
-    [(side, end)] = band.items()
-    return rule_between(*end) if side == "between" else one_sided[side](end)
+    [(side, end)] = REGISTERED[name]["band"].items()
+    if side == "between":
+        return Rule(*end)
+    ends = (end, math.inf) if side in ("above", "at_least") else (-math.inf, end)
+    return Rule(*ends, open=side in ("above", "below"))

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from harness.judge.claims import BELOW, rule_at_least, rule_near
+from harness.judge.claims import BELOW, Rule, rule_near
 from harness.judge.interval import Interval
 from harness.judge.parts import Precondition, Quantity, claim_of
 from harness.judge.results import Claim, Exhibit, Part, Results, Row, write_results
@@ -183,7 +183,7 @@ def claims(hashes):
             "development frame error (%) at epoch 1, difference; below 0",
             [Quantity(f"{name}, ASGD − SGD", -1.5, below, BELOW, -1.5) for name in ("dev", "test")],
             runs, "A sentence for the reader.",
-            presumes=[Precondition(LONG, Interval.exact(64), rule_at_least(300))],
+            presumes=[Precondition(LONG, Interval.exact(64), Rule(low=300))],
             cannot_fail="it is an identity.",
         ),
         Claim(

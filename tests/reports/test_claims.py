@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from harness.base.errors import UserError
-from harness.judge.claims import ABOVE, Rule, rule_at_least, rule_at_most
+from harness.judge.claims import ABOVE, Rule
 from harness.judge.interval import Interval
 from harness.judge.parts import Precondition, Quantity, claim_of
 from harness.judge.results import Results
@@ -49,9 +49,9 @@ def test_the_quantity_that_decides_a_claim():
     ("printed", "rule", "shown"),
     [
         ("above 0", ABOVE, ("", "above 0")),
-        (1.0, rule_at_least(0.5), ("1", "at least 0.5")),
+        (1.0, Rule(low=0.5), ("1", "at least 0.5")),
         (1.0, Rule(1 / 3, 900.0), ("1", "0.3333 to 900")),
-        (None, rule_at_most(0.15), ("", "at most 0.15")),
+        (None, Rule(high=0.15), ("", "at most 0.15")),
     ],
 )
 def test_the_papers_figure_and_what_is_needed(printed, rule, shown):
@@ -61,9 +61,9 @@ def test_the_papers_figure_and_what_is_needed(printed, rule, shown):
 
 def test_every_reason_why_an_answer_does_not_bear_has_a_sentence():
     condition = Precondition(
-        "averages", Interval.exact(64), rule_at_least(300), unmet="only {value:.3g} averages"
+        "averages", Interval.exact(64), Rule(low=300), unmet="only {value:.3g} averages"
     )
-    unknown = Precondition("readings", Interval(math.nan), rule_at_least(1))
+    unknown = Precondition("readings", Interval(math.nan), Rule(low=1))
     weak = claim(
         Quantity("", 1.0, WIDE, ABOVE, 0.1), presumes=[condition, unknown], undetermined="Open."
     )
@@ -80,7 +80,7 @@ def test_every_reason_why_an_answer_does_not_bear_has_a_sentence():
 
 
 def test_conditions_are_listed_once_and_notes_have_what_the_correction_changes():
-    count = Precondition("averages", Interval.exact(640.0), rule_at_least(300))
+    count = Precondition("averages", Interval.exact(640.0), Rule(low=300))
     noted = claim(Quantity("", None, HIGH, ABOVE), presumes=[count], cannot_fail="an identity.")
     data = row_of_claim(replace(noted, corrected="unclear"), PAPER, "A reason.")
     assert data["notes"] == [
@@ -101,7 +101,7 @@ def test_logarithms_are_printed_as_factors_with_the_same_answer():
 
 def results_of(folder, text, verdict="contradicted"):
     (folder / "summary.toml").write_text(f'found = "{text}"\n[verdicts]\n"p.c" = "{verdict}"\n')
-    quantity = Quantity("words", 1.0, mean_ci([1.2, 1.25, 1.23]), rule_at_most(1.0))
+    quantity = Quantity("words", 1.0, mean_ci([1.2, 1.25, 1.23]), Rule(high=1.0))
     return Results("p", "laptop", "c", (), {}, (), (claim(quantity),))
 
 
@@ -138,7 +138,7 @@ def test_without_written_sentences_they_are_made_of_the_claims():
     ],
 )
 def test_a_reason_for_another_verdict_or_a_missing_one_is_refused(tmp_path, reasons, named):
-    bad = claim(Quantity("", None, LOW, rule_at_least(0.0)))
+    bad = claim(Quantity("", None, LOW, Rule(low=0.0)))
     results = Results("p", "laptop", "c", (), {}, (), (bad,))
     assert read_reasons(tmp_path, results) == {}
     (tmp_path / "reasons.toml").write_text(reasons)

@@ -7,7 +7,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from harness.judge.claims import rule_at_most
+from harness.judge.claims import Rule
 from harness.judge.curve import Curve
 from harness.judge.results import Exhibit, Row
 from harness.judge.scaling import Size, follow
@@ -32,7 +32,7 @@ def make(run, factors=(1.5, 0.9), scatter=0.01):
             sizes.append(Size(at, tuple(range(count)), pairs))
             rows.append(Row.from_interval(label, at, None, ratio_ci(above, below), ("a" * 64,)))
         rows.append(Row(label, 500.0, paper))
-        trends.append(follow(label, sizes, (500.0, paper), rule_at_most(1.08), not missing, 400))
+        trends.append(follow(label, sizes, (500.0, paper), Rule(high=1.08), not missing, 400))
     curve = Curve(
         "p9.close", "error of one over many", "speech", "h", 500.0, (None, 1.08), tuple(trends),
         missing,

@@ -2,7 +2,7 @@
 
 import lagbench
 from harness.experiment.timing import TimingConfig
-from harness.judge.claims import rule_between
+from harness.judge.claims import Rule
 from harness.judge.parts import Quantity
 from harness.judge.results import Row
 from harness.judge.statistics import mean_ci
@@ -32,7 +32,7 @@ def table(_, runs):  # noqa: D103
 
 @CLAIMS.declare("s.ten", NEEDS, "Sixteen workers are ten times as fast as one", "page 3")
 def claim(_, runs):  # noqa: D103
-    yield Quantity("16 workers", 10.0, speed_up(runs), rule_between(9.0, 11.0), 10.0)
+    yield Quantity("16 workers", 10.0, speed_up(runs), Rule(9.0, 11.0), 10.0)
 
 
 ABOUT = ("sixteen", NO_CORPUS, {"title": "A toy", "authors": "nobody"}, {"smoke": 2, "laptop": 3})

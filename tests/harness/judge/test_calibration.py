@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from harness.judge.claims import ABOVE, Rule, rule_at_most, rule_between
+from harness.judge.claims import ABOVE, Rule
 from harness.judge.parts import Quantity, claim_of, correct_verdicts, power
 from harness.judge.statistics import mean_ci, ratio_ci
 
@@ -33,7 +33,7 @@ def rng():
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
-    ("rule", "end"), [(ABOVE, 0.0), (rule_between(-1.0, 1.0), 1.0), (rule_at_most(1.0), 1.0)]
+    ("rule", "end"), [(ABOVE, 0.0), (Rule(-1.0, 1.0), 1.0), (Rule(high=1.0), 1.0)]
 )
 def test_a_wrong_paper_is_called_reproduced_in_at_most_one_of_forty(rng, rule, end):
     # the quantity lies at the very end of the band, where it is hardest to tell
@@ -50,7 +50,7 @@ def test_a_right_paper_is_contradicted_in_at_most_one_of_twenty_whatever_the_par
 
 
 @pytest.mark.sampled(5)
-@pytest.mark.parametrize("rule", [ABOVE, rule_between(0.0, 1.2), rule_at_most(1.0)])
+@pytest.mark.parametrize("rule", [ABOVE, Rule(0.0, 1.2), Rule(high=1.0)])
 @pytest.mark.parametrize("scatter", [0.2, 0.5, 0.9])
 def test_the_power_told_is_the_share_of_right_papers_that_are_reproduced(rng, rule, scatter):
     true, hits, told = 0.6, [], []
@@ -92,6 +92,6 @@ def test_a_ratio_close_to_the_papers_is_reproduced_as_often_as_its_power_says(rn
         many = rng.normal(1.0, 0.03, SEEDS)
         one = many * rng.normal(1.034, 0.03, SEEDS)
         found = ratio_ci(one, many)
-        hits.append(rule_at_most(1.08).judge(found) == "holds")
-        told.append(power(found, rule_at_most(1.08), 1.034))
+        hits.append(Rule(high=1.08).judge(found) == "holds")
+        told.append(power(found, Rule(high=1.08), 1.034))
     assert np.median(told) == pytest.approx(np.mean(hits), abs=0.1)

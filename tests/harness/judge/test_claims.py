@@ -4,18 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.judge.claims import (
-    ABOVE,
-    BELOW,
-    Rule,
-    all_of,
-    holm,
-    relative_error,
-    rule_at_least,
-    rule_at_most,
-    rule_between,
-    rule_near,
-)
+from harness.judge.claims import ABOVE, BELOW, Rule, all_of, holm, relative_error, rule_near
 from harness.judge.interval import Interval
 from harness.judge.statistics import mean_ci, ratio_ci
 
@@ -100,17 +89,17 @@ def test_a_direction_needs_the_interval_wholly_on_one_side_of_zero(low, high, ve
     ],
 )
 def test_a_size_is_undecided_across_an_end_of_its_band(low, high, verdict):
-    assert rule_between(5, 8).judge(Interval(6, low, high)) == verdict
+    assert Rule(5, 8).judge(Interval(6, low, high)) == verdict
 
 
 def test_a_band_may_be_open_at_one_end():
-    assert rule_at_most(0.15).judge(Interval(0.1, -0.05, 0.12)) == "holds"
-    assert rule_at_most(0.15).judge(Interval(0.1, -math.inf, math.inf)) == "unclear"
+    assert Rule(high=0.15).judge(Interval(0.1, -0.05, 0.12)) == "holds"
+    assert Rule(high=0.15).judge(Interval(0.1, -math.inf, math.inf)) == "unclear"
 
 
 def test_an_empty_band_is_refused():
     with pytest.raises(ValueError, match="empty"):
-        rule_between(2, 1)
+        Rule(2, 1)
 
 
 @pytest.mark.parametrize(
@@ -173,15 +162,15 @@ def test_a_p_value_of_a_ratio_is_that_of_the_t_test_whose_interval_is_fiellers()
     over, under, end = [1.3, 0.7, 1.2, 1.1], [1.2, 0.9, 1.3, 1.0], 1.3
     found = ratio_ci(over, under)
     expected = stats.ttest_1samp([a - end * b for a, b in zip(over, under, strict=True)], 0).pvalue
-    assert rule_at_most(end).p_values(found)[0] == pytest.approx(expected, rel=1e-12)
+    assert Rule(high=end).p_values(found)[0] == pytest.approx(expected, rel=1e-12)
     # and so are those of what is made of it
-    assert rule_at_least(1 - end).p_values(1 - found)[0] == pytest.approx(expected, rel=1e-12)
-    assert rule_at_most(100 * end).p_values(100 * found)[0] == pytest.approx(expected, rel=1e-12)
+    assert Rule(low=1 - end).p_values(1 - found)[0] == pytest.approx(expected, rel=1e-12)
+    assert Rule(high=100 * end).p_values(100 * found)[0] == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_ratio_whose_parts_always_differ_by_as_much_is_surely_not_one():
     found = ratio_ci([40.0, 41.0, 42.0], [38.0, 39.0, 40.0])  # passes: two more each time
-    assert rule_at_most(1.0).p_values(found) == (1.0, 0.0)
+    assert Rule(high=1.0).p_values(found) == (1.0, 0.0)
 
 
 def test_holm_corrects_as_its_own_example_does():

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.judge.claims import ABOVE, rule_at_least
+from harness.judge.claims import ABOVE, Rule
 from harness.judge.interval import Interval
 from harness.judge.parts import Precondition, Quantity, claim_of, correct_verdicts
 from harness.judge.statistics import mean_ci
@@ -17,7 +17,7 @@ def claim(*quantities, **choices):
 
 
 def test_a_precondition_of_runs_that_did_not_end_is_unknown_and_not_denied():
-    unknown = Precondition("readings", Interval(math.nan), rule_at_least(10.0))
+    unknown = Precondition("readings", Interval(math.nan), Rule(low=10.0))
     found = claim(CLEAR, presumes=[unknown])
     assert not found.bears
     assert found.reasons == ("conditions",)
@@ -96,7 +96,7 @@ def test_power_is_a_reason_for_an_unclear_answer_alone():
     ],
 )
 def test_a_condition_takes_the_bearing_of_either_answer_and_leaves_the_answer(here, unmet, verdict):
-    condition = Precondition("averages", Interval.exact(1.0 - unmet), rule_at_least(1.0))
+    condition = Precondition("averages", Interval.exact(1.0 - unmet), Rule(low=1.0))
     found = claim(here, presumes=[condition])
     assert found.here == claim(here).here
     assert (found.bears, found.verdict) == (not unmet, verdict)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.judge.claims import rule_between
+from harness.judge.claims import Rule
 from harness.judge.scaling import Size, follow
 from harness.judge.statistics import ratio_ci
 from tests.harness.judge import recompute
@@ -92,7 +92,7 @@ def curve_of(band, sizes=SIZES):
         under = 10.0 + rng.normal(size=6 - place // 2)
         over = under * (1.05 + at**-0.6) * np.exp(0.02 * rng.normal(size=len(under)))
         run.append(Size(at, tuple(range(len(under))), tuple(zip(over, under, strict=True))))
-    trend = follow("clean", run, (500.0, 1.03), rule_between(*band))
+    trend = follow("clean", run, (500.0, 1.03), Rule(*band))
     rows = [
         {
             "label": "clean",

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.base.errors import UserError
-from harness.judge.claims import ABOVE, rule_at_least, rule_at_most
+from harness.judge.claims import ABOVE, Rule
 from harness.judge.interval import Interval
 from harness.judge.parts import Precondition, Quantity, claim_of, correct_verdicts
 from harness.judge.results import Claim, Exhibit, Part, Results, Row, read_results, write_results
@@ -56,8 +56,8 @@ def test_any_row_survives_the_file_without_nan_or_infinity(tmp_path_factory, ite
 def test_a_judged_claim_survives_the_file_with_all_that_it_rests_on(tmp_path):
     pairs = [Quantity(str(i), 1.0, mean_ci([1.0, 1.5, 0.5 + i]), ABOVE, 1.0) for i in (0, 1)]
     order = Quantity("order", "above 0", rank_correlation_ci([1, 2, 3], [[1, 2, 3]] * 2), ABOVE)
-    unknown = Quantity("unknown", "x", Interval(math.nan), rule_at_most(2.0), 1.0)
-    presumes = [Precondition("passes", Interval.exact(3), rule_at_least(2))]
+    unknown = Quantity("unknown", "x", Interval(math.nan), Rule(high=2.0), 1.0)
+    presumes = [Precondition("passes", Interval.exact(3), Rule(low=2))]
     asked = ("c", "it holds", "Table 1", "x")
     claims = (
         claim_of(*asked, pairs, ("ab",), presumes=presumes, cannot_fail="it is one"),
