@@ -36,9 +36,7 @@ class RateChoice:
     inside: bool
 
 
-def search_rate(
-    guess: float, seeds: Sequence[int] = TUNING_SEEDS
-) -> Steps[tuple[float, int], float, RateChoice]:
+def search_rate(guess: float) -> Steps[tuple[float, int], float, RateChoice]:
     """Search a learning rate; the outcome of a rate with a seed is its final error.
 
     A ladder of rates is climbed with the first seed. The rates that compete, and their neighbours,
@@ -46,7 +44,6 @@ def search_rate(
 
     Args:
         guess: the first rate.
-        seeds: the tuning seeds.
 
     Example:
         >>> from harness.search.search import solve
@@ -55,28 +52,26 @@ def search_rate(
     """
 
     def ask(rung: int) -> tuple[float, int]:
-        return guess * FACTOR**rung, seeds[0]
+        return guess * FACTOR**rung, TUNING_SEEDS[0]
 
     climbed = yield from translate(climb(), ask)
     errors: dict[int, list[float]] = {rung: [error] for rung, error in climbed.items()}
-    while rungs := _find_wanted(errors, len(seeds)):
+    while rungs := _find_wanted(errors):
         outcomes = yield [
-            (guess * FACTOR**rung, seeds[len(errors.get(rung, ()))]) for rung in rungs
+            (guess * FACTOR**rung, TUNING_SEEDS[len(errors.get(rung, ()))]) for rung in rungs
         ]
         for rung, error in zip(rungs, outcomes, strict=True):
             errors.setdefault(rung, []).append(error)
-    best, chosen = choose_rung(_complete(errors, len(seeds)) or errors)
+    best, chosen = choose_rung(_complete(errors) or errors)
     tried = {guess * FACTOR**rung: tuple(errors[rung]) for rung in sorted(errors)}
     rates = guess * FACTOR**chosen, guess * FACTOR**best
     return RateChoice(*rates, tried, {best + 1, chosen - 1} <= errors.keys())
 
 
-def search_among(
-    rates: Sequence[float], seeds: Sequence[int] = TUNING_SEEDS
-) -> Steps[tuple[float, int], float, RateChoice]:
-    """Search a learning rate among several, ascending, each tried with all seeds."""
-    outcomes = iter((yield [(rate, seed) for rate in rates for seed in seeds]))
-    errors = {rung: [next(outcomes) for _ in seeds] for rung in range(len(rates))}
+def search_among(rates: Sequence[float]) -> Steps[tuple[float, int], float, RateChoice]:
+    """Search a learning rate among several, ascending, each tried with all tuning seeds."""
+    outcomes = iter((yield [(rate, seed) for rate in rates for seed in TUNING_SEEDS]))
+    errors = {rung: [next(outcomes) for _ in TUNING_SEEDS] for rung in range(len(rates))}
     best, chosen = choose_rung(errors)
     tried = {rates[rung]: tuple(row) for rung, row in errors.items()}
     return RateChoice(rates[chosen], rates[best], tried, chosen > 0 and best < len(rates) - 1)
@@ -111,14 +106,14 @@ def is_tied(errors: Sequence[float], best: Sequence[float]) -> bool:
     return all(map(math.isfinite, errors)) and any(error <= least for error, least in pairs)
 
 
-def _find_wanted(errors: Mapping[int, Sequence[float]], seeds: int) -> list[int]:
+def _find_wanted(errors: Errors) -> list[int]:
     """Rungs that need a further seed before the choice is made; empty when it can be made.
 
     These are the best one, both its neighbours, the one below the chosen one, and all that are as
     good as the best one with the first seed. A rung that has not been tried is wanted while the
     ladder has fewer than `MOST_TRIES`.
     """
-    complete = _complete(errors, seeds)
+    complete = _complete(errors)
     if not any(math.isfinite(fmean(row)) for row in errors.values()):
         return []
     # The seeds that both have: the first one, of rungs that lack the others.
@@ -134,10 +129,10 @@ def _find_wanted(errors: Mapping[int, Sequence[float]], seeds: int) -> list[int]
     return [rung for rung in missing if rung in errors or rung in new]
 
 
-def _complete(errors: Mapping[int, Sequence[float]], seeds: int) -> dict[int, Sequence[float]]:
+def _complete(errors: Errors) -> dict[int, Sequence[float]]:
     """Rungs with all seeds; one that diverged with any seed needs no further one."""
     return {
         rung: row
         for rung, row in errors.items()
-        if len(row) == seeds or not all(map(math.isfinite, row))
+        if len(row) == len(TUNING_SEEDS) or not all(map(math.isfinite, row))
     }
