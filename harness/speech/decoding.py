@@ -7,7 +7,7 @@ their order, and an even sample of utterances.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -160,6 +160,16 @@ def log_posteriors(net: Dnn, model: Tensor, x: Tensor) -> np.ndarray:
     """Log p(s|x_t), float64 [T, K], of one model [P] for frames [T, D]."""
     logits = net.logits(model.unsqueeze(0), x.unsqueeze(0))[0]
     return torch.log_softmax(logits.double(), 1).cpu().numpy()
+
+
+@torch.no_grad()
+def posteriors_of(
+    net: Dnn, model: Tensor, frames: Examples, part: Utterances
+) -> Iterator[np.ndarray]:
+    """`log_posteriors` of each utterance, in the arithmetic of the model [P]."""
+    for start, length in zip(part.start.tolist(), part.frames.tolist(), strict=True):
+        rows = torch.arange(start, start + length, device=model.device)
+        yield log_posteriors(net, model, frames.gather(rows.unsqueeze(0)).x[0].to(model.dtype))
 
 
 @lru_cache(maxsize=2)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from data_synth.corpus import Corpus, Utterances
@@ -23,7 +22,7 @@ from harness.acoustics.scoring import (
     word_errors,
 )
 from harness.networks.feedforward import Dnn
-from harness.speech.decoding import Tally, log_posteriors, references_of, sample_evenly
+from harness.speech.decoding import Tally, posteriors_of, references_of, sample_evenly
 from harness.speech.evaluation import BEAM
 from harness.tasks.order import Examples
 
@@ -122,11 +121,8 @@ class SequenceEvaluator:
             heard += [r.words for r in recognise(graph, scores, tuned.best.scale, BEAM)]
         return word_errors(part.words, heard), wrong / part.total_frames
 
-    @torch.no_grad()
-    def _posteriors(self, model: Tensor, part: Utterances) -> Iterable[np.ndarray]:
-        for start, length in zip(part.start.tolist(), part.frames.tolist(), strict=True):
-            rows = torch.arange(start, start + length, device=model.device)
-            yield log_posteriors(self.net, model, self.frames.gather(rows.unsqueeze(0)).x[0])
+    def _posteriors(self, model: Tensor, part: Utterances) -> Iterator[np.ndarray]:
+        return posteriors_of(self.net, model, self.frames, part)
 
     def _wrong(self, part: Utterances, i: int, posteriors: np.ndarray) -> int:
         start = int(part.start[i])

@@ -54,7 +54,7 @@ from harness.networks.feedforward import (
     random_parameters,
 )
 from harness.simulator.cluster import Workload
-from harness.speech.decoding import log_posteriors, references_of
+from harness.speech.decoding import posteriors_of, references_of
 from harness.speech.evaluation import FrameEvaluator, log_prior
 from harness.speech.frames import Blocks, FramesOnDevice, MadeFrames, corpus_of, frames_of
 from harness.store import Run, RunWriter, Store
@@ -442,7 +442,6 @@ def align(config: ForcedAlignment, store: Store, watch: Watch) -> Run:
     return store.obtain(config.to_dict(), execute)
 
 
-@torch.no_grad()
 def compute_forced_targets(
     net: Dnn, model: Tensor, corpus: Corpus, rule: ForcedAlignment
 ) -> np.ndarray:
@@ -463,13 +462,10 @@ def compute_forced_targets(
     frames = frames_of(corpus, str(model.device))
     targets = np.array(corpus.targets, np.int32)
     every = corpus.utterances
-    for start, length, words in zip(
-        every.start.tolist(), every.frames.tolist(), every.words, strict=True
-    ):
-        rows = torch.arange(start, start + length, device=model.device)
-        scores = log_posteriors(net, model, frames.gather(rows.unsqueeze(0)).x[0])
+    posteriors = posteriors_of(net, model, frames, every)
+    for start, words, scores in zip(every.start.tolist(), every.words, posteriors, strict=True):
         if (path := criterion.align(scores, words)) is not None:
-            targets[start : start + length] = path.targets
+            targets[start : start + len(scores)] = path.targets
     return targets
 
 

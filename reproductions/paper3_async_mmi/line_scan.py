@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from data_synth.corpus import Corpus
@@ -16,7 +15,7 @@ from harness.experiment.contract import Configuration, Progress, Watch
 from harness.experiment.experiment import Experiment
 from harness.experiment.run import run
 from harness.networks.feedforward import denormals_flushed
-from harness.speech.decoding import references_of, sample_evenly
+from harness.speech.decoding import posteriors_of, references_of, sample_evenly
 from harness.speech.evaluation import log_prior
 from harness.speech.frames import frames_of
 from harness.speech.sequence_task import Sequences
@@ -105,13 +104,8 @@ class _Line:
 
     def posteriors(self, point: float) -> list[np.ndarray]:
         """Log p(s|x_t) of each utterance, float64 [T, K]."""
-        stack = (self.begin + point * self.way).unsqueeze(0)
-        rows_of_utterances: list[np.ndarray] = []
-        for start, length in zip(self.part.start.tolist(), self.part.frames.tolist(), strict=True):
-            rows = torch.arange(start, start + length)
-            x = self.frames.gather(rows.unsqueeze(0)).x.double()
-            rows_of_utterances.append(torch.log_softmax(self.net.logits(stack, x)[0], 1).numpy())
-        return rows_of_utterances
+        model = self.begin + point * self.way
+        return [*posteriors_of(self.net, model, self.frames, self.part)]
 
     def tangents(self) -> list[Auxiliary]:
         """The auxiliary functions of the utterances that can be trained on, at 0."""
