@@ -122,10 +122,8 @@ def _stack_rows(rows: Sequence[np.ndarray]) -> np.ndarray:
 
 
 @unless_missing(NO_ROWS)
-def curve_rows(
-    label: str, runs: Sequence[Run], name: str, scale: float = 1.0, passes: float = 1.0
-) -> tuple[Row, ...]:
-    """A metric's mean over seeds against epochs, at the epochs that every seed reached.
+def curve_rows(label: str, runs: Sequence[Run], name: str, passes: float = 1.0) -> tuple[Row, ...]:
+    """A share's mean over seeds in percent against epochs, at those that every seed reached.
 
     The reading before training is left out: it is near 100% for all, and would flatten the
     curves. There are no rows where a run did not end.
@@ -134,14 +132,13 @@ def curve_rows(
         label: the series.
         runs: one for each seed.
         name: the metric.
-        scale: multiplies the metric, e.g. 100 for percent.
         passes: passes over the training set in one epoch of the figure.
     """
     readings = [dict(zip(*run.curve(name)[:2], strict=True)) for run in runs]
     rows: list[Row] = []
     reached = [set(reading) for reading in readings]
     for epoch in sorted(reached[0].intersection(*reached) - {0.0}):
-        mean = mean_ci([scale * r[epoch] for r in readings])
+        mean = mean_ci([100.0 * r[epoch] for r in readings])
         x = round(float(epoch) / passes, 6)
         rows.append(Row.from_interval(label, x, None, mean, hashes(runs)))
     return tuple(rows)

@@ -89,7 +89,7 @@ def fig2(subject: Subject, runs: Runs) -> Content:
     """Frame error of the averaged model against epochs, for the three schedules."""
     share = PRESETS[subject.scale].subset
     for name in THREE:
-        yield from curve_rows(LABELS[name], runs[name], DEV_AVERAGE, 100.0, share)
+        yield from curve_rows(LABELS[name], runs[name], DEV_AVERAGE, share)
     yield (
         f"The subset is {share:.0%} of the training set (the paper: 20%). Its curves survive only "
         "as text."
@@ -154,8 +154,8 @@ def table3(subject: Subject, runs: Runs) -> Content:
 )
 def fig3(subject: Subject, runs: Runs) -> Content:
     """Development frame error of both methods against epochs."""
-    yield from curve_rows(LABELS["multi_pass"], runs["multi_pass"], DEV_ITERATE, 100.0)
-    yield from curve_rows("asynchronous ASGD", runs["one_pass"], DEV_AVERAGE, 100.0)
+    yield from curve_rows(LABELS["multi_pass"], runs["multi_pass"], DEV_ITERATE)
+    yield from curve_rows("asynchronous ASGD", runs["one_pass"], DEV_AVERAGE)
 
 
 def error_note(subject: Subject) -> str:
