@@ -16,12 +16,12 @@ measured one is refused. ::
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.base.errors import UserError, name_error
+from harness.base.settings import load_toml
 from harness.judge.results import Claim, Results
 from reports import numbers
 from reports.factors import with_factors
@@ -127,7 +127,7 @@ def _name(claims: Sequence[Claim], here: str) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return load_toml(path) if path.exists() else {}
 
 
 def _check(where: str, verdicts: Mapping[str, str], claims: Mapping[str, Claim]) -> None:

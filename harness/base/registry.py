@@ -21,7 +21,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.resources import files
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from harness.base.errors import RAISED, UserError, describe_raised, meant, name_error
 from harness.base.settings import load_toml
@@ -94,7 +94,7 @@ def find_own(kind: Kind, name: str) -> Entry | None:
 
 @cache
 def _own() -> dict[str, dict[str, Any]]:
-    return cast(dict[str, dict[str, Any]], load_toml(OWN))
+    return load_toml(OWN)
 
 
 def load(kind: Kind, name: str) -> Any:

@@ -160,7 +160,7 @@ def load_spec(kind: type[_Built], path: Path) -> _Built:
     return build(kind, load_toml(path), str(path))
 
 
-def load_toml(path: str | Path) -> dict[str, object]:
+def load_toml(path: str | Path) -> dict[str, Any]:
     """Read a TOML file.
 
     Raises:

@@ -22,13 +22,13 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from harness.base.errors import UserError, name_error
+from harness.base.settings import load_toml
 from harness.judge.claims import Rule
 from harness.judge.interval import Interval
 from harness.judge.parts import Precondition
@@ -110,7 +110,7 @@ def read_conditions(path: Path) -> Conditions:
         UserError: a kind that is not declared, a condition without exactly one limit, without a
             source or its plain words, or that concerns no kind.
     """
-    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    table = load_toml(path)
     kinds: dict[str, list[str]] = table["kinds"]
     conditions = {
         name: _read_condition(f"{path}: conditions.{name}", name, entry, kinds)

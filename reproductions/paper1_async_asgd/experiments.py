@@ -7,16 +7,16 @@ lines.
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from data_synth.corpus import Corpus
 from harness.acoustics.rbm import Recipe
 from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.schedules import Constant, Halving, Hand, Search
+from harness.base.settings import load_toml
 from harness.experiment.experiment import Experiment, Stage
 from harness.networks.feedforward import Precision
 from harness.simulator.cluster import load_cluster
@@ -26,7 +26,7 @@ from reproductions.paper import Differences, Subject, levels
 
 FOLDER = Path(__file__).parent
 
-REPORTED: dict[str, Any] = tomllib.loads((FOLDER / "reported.toml").read_text(encoding="utf-8"))
+REPORTED = load_toml(FOLDER / "reported.toml")
 
 RATE: float = REPORTED["paper"]["first_rate"]
 

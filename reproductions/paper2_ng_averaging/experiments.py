@@ -7,7 +7,6 @@ takes the paper's rate, 0.32 times the workers.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -17,6 +16,7 @@ from data_synth.corpus import Corpus
 from harness.acoustics.rbm import Recipe, WideRandom
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.schedules import Exponential, Halving
+from harness.base.settings import load_toml
 from harness.experiment.contract import Configuration
 from harness.experiment.experiment import Experiment, Stage
 from harness.experiment.timing import TimingConfig
@@ -104,7 +104,7 @@ AROUND = {"half": 0.5, "chosen": 1.0, "double": 2.0}
 @lru_cache
 def load_rates(scale: str) -> Mapping[str, Any]:
     """Results of the search for a scale: ``rates`` by setting, and ``newbob_passes``."""
-    return tomllib.loads(RATES.read_text(encoding="utf-8")).get(SWEPT_AT.get(scale, scale), {})
+    return load_toml(RATES).get(SWEPT_AT.get(scale, scale), {})
 
 
 def load_rate(scale: str, name: str, workers: int) -> float:

@@ -13,18 +13,18 @@ MPI's all-reduce of long messages is Rabenseifner's algorithm (Thakur, Rabenseif
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from harness.base.settings import load_toml
 from harness.simulator.cluster import Cluster, Workload, load_cluster
 from harness.simulator.protocols.averaging import Averaging
 
 FOLDER = Path(__file__).parent
-REPORTED: dict[str, Any] = tomllib.loads((FOLDER / "reported.toml").read_text(encoding="utf-8"))
+REPORTED = load_toml(FOLDER / "reported.toml")
 CLUSTER = FOLDER.parent / "clusters" / "stampede.toml"
 FITTED_UP_TO = 4
 EVERY: int = REPORTED["paper"]["every"]
@@ -88,5 +88,5 @@ def predict_naively(minutes: Mapping[int, float], n: int) -> dict[str, float]:
 @lru_cache
 def load_fit(reading: str = "minibatch") -> FitResult:
     """The fit for one reading of the excess, ``"minibatch"`` or ``"average"``."""
-    fit = tomllib.loads(FITTED.read_text(encoding="utf-8"))[reading]
+    fit = load_toml(FITTED)[reading]
     return FitResult(fit["free"], fit["largest_error"])

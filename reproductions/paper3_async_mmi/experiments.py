@@ -7,7 +7,6 @@ verdict.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from harness.acoustics.decoder import Beam
 from harness.acoustics.mmi import Criterion
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant, Exponential
+from harness.base.settings import load_toml
 from harness.experiment.contract import Configuration
 from harness.experiment.experiment import Experiment, Stage
 from harness.search.search import LargestRateConfig
@@ -32,7 +32,7 @@ from reproductions.paper3_async_mmi.line_scan import LineConfig
 
 FOLDER = Path(__file__).parent
 
-REPORTED: dict[str, Any] = tomllib.loads((FOLDER / "reported.toml").read_text(encoding="utf-8"))
+REPORTED = load_toml(FOLDER / "reported.toml")
 
 CLUSTER = FOLDER.parent / "clusters" / "distbelief.toml"
 

@@ -7,16 +7,15 @@ its own rate, which was searched on development seeds (``rates.toml``).
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from harness.algorithms.descent import Momentum
 from harness.algorithms.schedules import Constant
 from harness.algorithms.stale import ServerDescent
+from harness.base.settings import load_toml
 from harness.experiment.contract import Configuration
 from harness.experiment.experiment import Experiment
 from harness.experiment.timing import TimingConfig
@@ -34,10 +33,8 @@ from reproductions.predictions.allowances import AllowanceConfig
 from reproductions.staleness_laws import BiasGrid, CollapseGrid
 
 FOLDER = Path(__file__).parent
-REPORTED: dict[str, Any] = tomllib.loads((FOLDER / "reported.toml").read_text(encoding="utf-8"))
-RATES: Mapping[str, Mapping[str, float]] = tomllib.loads(
-    (FOLDER / "rates.toml").read_text(encoding="utf-8")
-)
+REPORTED = load_toml(FOLDER / "reported.toml")
+RATES: Mapping[str, Mapping[str, float]] = load_toml(FOLDER / "rates.toml")
 """Searched rates by loss and allowance."""
 
 KEPT = 3e-4

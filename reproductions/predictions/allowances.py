@@ -10,7 +10,6 @@ unit of simulated time does not matter.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -206,7 +205,7 @@ class AllowanceConfig(Configuration):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
-        plan = tomllib.loads(self.path.read_text(encoding="utf-8"))
+        plan = load_toml(self.path)
         settings = {"draws": self.draws, "seed": self.seed, "format": self.format}
         return {"is": "AllowanceConfig", "plan": plan, **settings}
 

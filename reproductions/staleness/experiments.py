@@ -6,7 +6,6 @@ differences are those between the searches and the field's usual practice.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from harness.algorithms.contract import Algorithm
 from harness.algorithms.descent import AdamW, Momentum, Muon
 from harness.algorithms.schedules import Constant
 from harness.algorithms.stale import ServerDescent
+from harness.base.settings import load_toml
 from harness.experiment.contract import Configuration
 from harness.experiment.experiment import AnyExperiment, Experiment, Stage
 from harness.modules.task import Module
@@ -29,7 +29,7 @@ from reproductions.staleness.problems import problem
 
 FOLDER = Path(__file__).parent
 
-REGISTERED: dict[str, Any] = tomllib.loads((FOLDER / "registered.toml").read_text(encoding="utf-8"))
+REGISTERED = load_toml(FOLDER / "registered.toml")
 
 PROBLEMS = {
     "text": "characters of a book, transformer",
@@ -102,9 +102,7 @@ ON_CLUSTERS = tuple(
     for tau in CLUSTER_TAUS
 )
 
-GUESSES: Mapping[str, Mapping[str, list[float]]] = tomllib.loads(
-    (FOLDER / "guesses.toml").read_text(encoding="utf-8")
-)
+GUESSES: Mapping[str, Mapping[str, list[float]]] = load_toml(FOLDER / "guesses.toml")
 """First rates of the searches, by problem, optimizer and τ."""
 
 
