@@ -100,14 +100,14 @@ def mandarin_like() -> Recipe:
     )
 
 
+LONGER = replace(SOUNDS, phones=36, word_phones=(2, 4), minimal_pairs=0.7, closeness=0.25)
+"""Longer words, many of which are minimal pairs."""
+
+
 def conversational() -> Recipe:
     """Longer words in quick, smeared speech over telephones."""
     return replace(
-        SOUNDS,
-        phones=36,
-        word_phones=(2, 4),
-        minimal_pairs=0.7,
-        closeness=0.25,
+        LONGER,
         mean_state_frames=2.1,
         manner=Manner(habit=0.45, favourites=12, sentence_words=(4, 14)),
         speaker_spread=0.22,
@@ -125,11 +125,7 @@ def conversational() -> Recipe:
 def voice_search() -> Recipe:
     """Queries of a few words; many words are minimal pairs."""
     return replace(
-        SOUNDS,
-        phones=36,
-        word_phones=(2, 4),
-        minimal_pairs=0.7,
-        closeness=0.25,
+        LONGER,
         mean_state_frames=2.4,
         manner=Manner(habit=0.4, favourites=12, sentence_words=(2, 5)),
         snr_db=(2.0, 18.0),

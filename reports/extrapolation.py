@@ -52,11 +52,11 @@ def summarise(exhibit: Exhibit, statement: str) -> str:
 
 def _tell_value(exhibit: Exhibit, curve: Curve) -> str:
     values = [values for trend in curve.trends if (values := _tell_trend(curve, trend))]
-    paper = _with_unit(curve.paper_size, curve.unit)
+    paper = numbers.with_unit(curve.paper_size, curve.unit)
     sizes = [float(row.column) for row in exhibit.rows if row.sample is not None]
     if not values:
         return f": no law can be drawn to the paper's {paper}."
-    run = f"{min(sizes):,g} to {_with_unit(max(sizes), curve.unit)}"
+    run = f"{min(sizes):,g} to {numbers.with_unit(max(sizes), curve.unit)}"
     way = (
         f"extrapolated from {run} to the paper's {paper}"
         if curve.paper_size > max(sizes)
@@ -82,7 +82,7 @@ def _answer(curve: Curve, trend: Trend, law: Law) -> str:
     if check is None:
         return "unclear, as no size is left to check the curve"
     if not check.holds:
-        size = _with_unit(check.at, curve.unit)
+        size = numbers.with_unit(check.at, curve.unit)
         return f"unclear, as the curve through the smaller sizes misses {size}"
     return f"unclear, as the range reaches over an end of the band ({band})"
 
@@ -102,13 +102,13 @@ def _tell_law(curve: Curve, law: Law) -> str:
     value = (
         f"{numbers.format_measured(law.value, law.ci95)} ({numbers.interval(law.value, law.ci95)})"
     )
-    paper, bound = _with_unit(curve.paper_size, curve.unit), ", at its bound" * law.at_bound
+    paper, bound = numbers.with_unit(curve.paper_size, curve.unit), ", at its bound" * law.at_bound
     text = f"{law.name}, {value} at {paper}, exponent {law.exponent:.2g}{bound}"
     check = law.held_out
     if check is None or check.predicted is None or check.measured is None:
         return text
     verb = "predicts" if check.holds else "misses"
-    there = f"the {check.measured:.3g} run at {_with_unit(check.at, curve.unit)}"
+    there = f"the {check.measured:.3g} run at {numbers.with_unit(check.at, curve.unit)}"
     return f"{text}, {verb} {there} from smaller sizes ({check.predicted:.3g})"
 
 
@@ -157,10 +157,7 @@ def _draw_trend(axes: Any, exhibit: Exhibit, curve: Curve, trend: Trend, printed
         values = [a / b for a, b in row.sample.values] if row.sample else []
         axes.plot([at] * len(values), values, ".", ms=2.6, color=COLOURS[0], alpha=0.5)
     if trend.paper is not None:
-        axes.plot(
-            curve.paper_size, trend.paper, "D", mfc="white", mec=INK, mew=1.3, ms=6.5, ls="",
-            zorder=5, label=printed,
-        )  # fmt: skip
+        axes.plot(curve.paper_size, trend.paper, "D", label=printed, **style.PRINTED)
     axes.axvline(curve.paper_size, color=MUTED, lw=0.6, ls=(0, (2, 2)))
 
 
@@ -198,8 +195,3 @@ def _limits(exhibit: Exhibit, curve: Curve) -> tuple[float, float]:
     high = min(max((high, *ends)), high + reach)
     room = 0.08 * (high - low) or 0.05
     return low - room, high + room
-
-
-def _with_unit(size: float | str, unit: str) -> str:
-    text = size if isinstance(size, str) else f"{size:,g}"
-    return f"{text} {unit}" if unit else text

@@ -118,6 +118,12 @@ def format_fixed(value: float, places: int) -> str:
     return _sign(f"{value:,.{places}f}".replace(",", "\u202f"))
 
 
+def with_unit(size: float | str, unit: str) -> str:
+    """A size, a text or a number in digits, with its unit if it has one."""
+    text = size if isinstance(size, str) else f"{size:,g}"
+    return f"{text} {unit}" if unit else text
+
+
 def duration(seconds: float) -> str:
     """A duration in the unit a person would choose.
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from harness.judge.results import Claim, Exhibit, Results, Row
 from reports import style
-from reports.style import COLOURS, INK, MARKERS
+from reports.style import COLOURS, MARKERS
 
 
 class Panel(NamedTuple):
@@ -86,7 +86,4 @@ def _draw_series(axes: Any, index: int, label: str, rows: list[Row]) -> None:
         axes.errorbar(x, y, reach, label=label, ls=":" if len(runs) > 1 else "", lw=0.8, **look)
     for row in rows:
         if row.paper is not None:
-            axes.plot(
-                float(row.column), row.paper, "D", mfc="white", mec=INK, mew=1.3, ms=6.5, ls="",
-                zorder=5, label="the paper",
-            )  # fmt: skip
+            axes.plot(float(row.column), row.paper, "D", label="the paper", **style.PRINTED)

@@ -24,6 +24,8 @@ INK, MUTED, GRID = "#222222", "#6b6b6b", "#dddddd"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (5, 1.4, 1, 1.4)), (0, (1.2, 1.2)), (0, (8, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+PRINTED: dict[str, Any] = {"mfc": "white", "mec": INK, "mew": 1.3, "ms": 6.5, "ls": "", "zorder": 5}
+"""Look of the paper's own figure, a diamond."""
 
 RC: dict[Any, Any] = {
     "font.family": ["STIXGeneral", "DejaVu Sans"],

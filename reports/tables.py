@@ -75,12 +75,14 @@ def grid(
     """
     places = {
         label: numbers.places_of(row.paper for row in rows if row.label == label)
-        for label in _unique_names(row.label for row in rows)
+        for label in {row.label for row in rows}
     }
     repeated, remark = _remark(rows)
     cells = {
-        (row.label, _head(row)): _cell(row, places[row.label], marked, repeated)
-        | {"kind": "simulated" if str(row.column) in simulated else "measured"}
+        (row.label, numbers.format_number(row.column)): {
+            **_cell(row, places[row.label], marked, repeated),
+            "kind": "simulated" if str(row.column) in simulated else "measured",
+        }
         for row in rows
     }
     turned = {(column, label): cell for (label, column), cell in cells.items()}
@@ -113,22 +115,11 @@ def format_csv(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
 
 
 def _build_grid(cells: dict[tuple[str, str], Cell], remark: str) -> Grid:
-    labels, columns = (
-        _unique_names(label for label, _ in cells),
-        _unique_names(column for _, column in cells),
-    )
+    labels, columns = ([*dict.fromkeys(key[at] for key in cells)] for at in (0, 1))
     body = [(label, [cells.get((label, column)) for column in columns]) for label in labels]
     printed = [any(c["paper"] for _, row in body if (c := row[at])) for at in range(len(columns))]
     kinds = [{c["kind"] for _, row in body if (c := row[at])} for at in range(len(columns))]
     return Grid(columns, body, printed, [" or ".join(sorted(kind)) for kind in kinds], remark)
-
-
-def _unique_names(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
-
-
-def _head(row: Row) -> str:
-    return numbers.format_number(row.column)
 
 
 def _remark(rows: Collection[Row]) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from harness.judge.curve import Curve, Trend
 from harness.judge.results import Exhibit, Row
 from harness.judge.scaling import LEAST_SEEDS, Size, follow
 from harness.judge.statistics import ratio_ci
+from reports.numbers import with_unit
 from reproductions.paper import Finished, Scaling
 from reproductions.run_metrics import hashes
 
@@ -106,15 +107,11 @@ def exhibit_ids(scaling: Scaling) -> set[str]:
 def describe_progress(scaling: Scaling, finished: Finished) -> str:
     """Sentence on the registered seeds that are missing, by size; empty if none is."""
     missing = [
-        f"{_with_unit(size, scaling.entries.get('unit', ''))} ({count})"
+        f"{with_unit(size, scaling.entries.get('unit', ''))} ({count})"
         for size, count in missing_seeds(scaling, finished).items()
     ]
     text = f"Seeds that are not run, or diverged: {', '.join(missing)}. "
     return f"{text}Until all are, the value at the paper's size is unclear." if missing else ""
-
-
-def _with_unit(text: str, unit: str) -> str:
-    return f"{text} {unit}" if unit else text
 
 
 def _sizes(

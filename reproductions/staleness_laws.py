@@ -111,12 +111,10 @@ class CollapseGrid:
 
         It has no interval where a training of a seed has not collapsed.
         """
-        exponents = dict[str, Interval]()
+        exponents, rates = dict[str, Interval](), np.array(self.fast)
         for eta in self.etas:
             updates = [self.read(runs, eta, rate, "collapse") for rate in self.fast]
-            exponents[f"η = {eta}"] = exponents_ci(np.stack(updates, axis=1), np.array(self.fast))[
-                0
-            ]
+            [exponents[f"η = {eta}"]] = exponents_ci(np.stack(updates, axis=1), rates)
         return exponents
 
     def limits(self, runs: Runs) -> Array:
