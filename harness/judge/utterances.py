@@ -53,16 +53,7 @@ def rate_difference_ci(a: Counts, b: Counts, lengths: Counts) -> Interval:
 
 
 def rate_ratio_ci(a: Counts, b: Counts, lengths: Counts) -> Interval:
-    """Rate of ``a`` over rate of ``b``, paired, with Fieller's interval.
-
-    Args:
-        a: errors of one setting, [S, U].
-        b: errors of the other on the same seeds and utterances, [S, U].
-        lengths: reference length per utterance, [U] or [S, U].
-
-    Raises:
-        ValueError: shapes do not fit, or nothing was tested.
-    """
+    """Rate of ``a`` over rate of ``b``, with Fieller's interval; see `rate_difference_ci`."""
     return _interval("ratio", lengths, a, b)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -266,7 +266,7 @@ def time_factor(subject: Subject, runs: Runs) -> Judged:
     )
     if not math.isnan(sum(stopped)):
         how = "its own rule" if all(stopped) else "our limit, before its own rule did"
-        yield f"The baseline was stopped after {_join_values(passes)} passes by {how}."
+        yield f"The baseline was stopped after {', '.join(map(str, passes))} passes by {how}."
 
 
 @CLAIMS.declare(
@@ -322,7 +322,7 @@ def switch(subject: Subject, runs: Runs) -> Judged:
     """The running average gave way to the full average, and when."""
     epochs = [_switch_epoch(run) for run in runs["one_pass"]]
     happened = mean_ci([math.nan if math.isnan(e) else float(e <= 1.0) for e in epochs])
-    listed = _join_values("never" if math.isinf(e) else f"{e:.3g}" for e in epochs)
+    listed = ", ".join("never" if math.isinf(e) else f"{e:.3g}" for e in epochs)
     yield Quantity("", "holds", happened, Rule(low=1.0))
     yield f"Epoch of the switch, seed by seed: {listed}."
 
@@ -414,7 +414,3 @@ def _switch_epoch(run: Run) -> float:
         return float(run.curve("switch")[0][0])
     except KeyError:
         return math.inf
-
-
-def _join_values(values: Iterable[object]) -> str:
-    return ", ".join(map(str, values))

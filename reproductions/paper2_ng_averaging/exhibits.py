@@ -35,7 +35,7 @@ from reproductions.paper2_ng_averaging.prediction import (
     load_fit,
     predict_naively,
 )
-from reproductions.run_metrics import hashes, summary_value
+from reproductions.run_metrics import hashes, summary_value, summary_values
 
 PAPER = REPORTED["claims"]
 PRINTED = {16: PAPER["speedup_16"], 32: PAPER["speedup_32"]}
@@ -84,11 +84,7 @@ def _part(share: float) -> str:
 
 def speedup(alone: Sequence[Run], group: Sequence[Run]) -> Interval:
     """Epoch time of one GPU over that of many, for each seed."""
-    return ratio_ci(_seconds(alone), _seconds(group))
-
-
-def _seconds(runs: Sequence[Run]) -> list[float]:
-    return [summary_value(run, "virtual_s") for run in runs]
+    return ratio_ci(summary_values(alone, "virtual_s"), summary_values(group, "virtual_s"))
 
 
 def _speed(
@@ -278,7 +274,7 @@ def prediction(subject: Subject, runs: Runs) -> Content:
     for n in GPUS:
         label = f"{gpus(n)}, {'fitted' if n <= FITTED_UP_TO else 'predicted'}"
         group, printed = runs[f"timing_{n}"], round(MINUTES[1] / MINUTES[n], 2)
-        took = mean_ci([seconds / 60.0 for seconds in _seconds(group)])
+        took = mean_ci(summary_values(group, "virtual_s") / 60.0)
         yield Row.from_interval(label, "minutes", MINUTES[n], took, hashes(group))
         # Shown without its sample.
         yield replace(_speed(runs, f"timing_{n}", label, "speed-up", printed), sample=None)

@@ -60,7 +60,7 @@ from reproductions.paper3_async_mmi.quantities import (
     tolerance_ratio,
     tolerances,
 )
-from reproductions.run_metrics import exponential, summary_value
+from reproductions.run_metrics import exponential, summary_value, summary_values
 
 FIGURES, PAPER = REPORTED["claims"], REPORTED["paper"]
 CLOSE = Rule(0.98, 1.02)
@@ -432,12 +432,7 @@ def all_layers(subject: Subject, runs: Runs) -> Judged:
 def tangent(subject: Subject, runs: Runs) -> Judged:
     """The auxiliary function has the criterion's value and slope where it touches."""
     value, slope = (
-        np.array(
-            [
-                [summary_value(run, f"{of}_{point}") for run in runs["tangent"]]
-                for of in ("auxiliary", "criterion")
-            ]
-        )
+        [summary_values(runs["tangent"], f"{of}_{point}") for of in ("auxiliary", "criterion")]
         for point in ("at_0", "slope")
     )
     for label, deviations, most in (
