@@ -118,11 +118,6 @@ def newbob_passes(scale: str, otherwise: int) -> int:
     return int(load_rates(scale).get("newbob_passes", otherwise))
 
 
-def with_rate(config: Experiment[Frames], rate: float) -> Experiment[Frames]:
-    """The run with another first rate."""
-    return config.vary(schedule=replace(cast(Any, config.schedule), rate=rate))
-
-
 def trial_name(name: str, label: str) -> str:
     """Name of a run of a search."""
     return f"{name}, {label} the rate" if label != "chosen" else f"{name}, its rate"
@@ -203,17 +198,17 @@ def build_configs(subject: Subject, seed: int) -> dict[str, Experiment[Frames]]:
         **{f"exponential_{n}": ng[n].vary(schedule=exponential, passes=passes) for n in (1, MANY)},
         **{f"sgd_{n}": ng[n].vary(algorithm=ModelAveraging(plain(preset))) for n in (1, MANY)},
     }
-    return {n: with_rate(c, load_rate(scale, n, c.workers)) for n, c in settings.items()}
+    return {n: c.with_rate(load_rate(scale, n, c.workers)) for n, c in settings.items()}
 
 
 def derive_configs(runs: Mapping[str, Experiment[Frames]]) -> dict[str, Experiment[Frames]]:
     """Sixteen workers at one worker's rate, as it is and by the paper's rule."""
     sixteen, rate = runs[f"ng_{MANY}"], runs["ng_1"].schedule.rate
-    scaled = with_rate(sixteen, MANY * rate)
+    scaled = sixteen.with_rate(MANY * rate)
     return {
         "scaled": scaled,
         "scaled_20": scaled.vary(protocol=averaging(2 * EVERY)),
-        "unscaled": with_rate(sixteen, rate),
+        "unscaled": sixteen.with_rate(rate),
     }
 
 
@@ -221,7 +216,7 @@ def search(subject: Subject) -> dict[str, Experiment[Frames]]:
     """Every setting around its rate on the development seed's corpus: the same for every seed."""
     settings = build_configs(subject.development, DEVELOPMENT)
     return {
-        trial_name(name, label): with_rate(settings[name], factor * settings[name].schedule.rate)
+        trial_name(name, label): settings[name].with_rate(factor * settings[name].schedule.rate)
         for name in SEARCHED
         for label, factor in AROUND.items()
     }

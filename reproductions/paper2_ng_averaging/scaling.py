@@ -10,7 +10,7 @@ from harness.speech.task import Frames
 from harness.store import Run
 from reproductions.paper import Scaling, SizePlan, Subject
 from reproductions.paper2_ng_averaging.errors import LABELS, paper_error_rate
-from reproductions.paper2_ng_averaging.experiments import build_averaging, number_of, with_rate
+from reproductions.paper2_ng_averaging.experiments import build_averaging, number_of
 from reproductions.paper2_ng_averaging.prediction import FOLDER
 from reproductions.run_metrics import errors_of_utterances, lengths_of_utterances
 
@@ -21,7 +21,7 @@ def configs(subject: Subject, seed: int, size: SizePlan) -> Mapping[str, Experim
     """Both arms at a size's minibatch, which is charged as the paper's 1,024, and at its rates."""
     runs: dict[str, Experiment[Frames]] = {}
     for arm, rate in zip(ARMS, size.settings["rates"], strict=True):
-        config = with_rate(build_averaging(subject, seed, number_of(arm)), float(rate))
+        config = build_averaging(subject, seed, number_of(arm)).with_rate(float(rate))
         (stage,) = config.stages
         stages = (replace(stage, minibatch=int(size.settings["minibatch"])),)
         runs[arm] = config.vary(stages=stages)

@@ -118,11 +118,9 @@ def rate_of(loss: str, eta: float, searched: bool) -> float:
 def experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
     """The configurations of one seed; a cell whose own rate is the kept one is the same run."""
     runs: dict[str, Configuration] = {}
-    for loss in LOSSES:
-        for eta in ETAS:
-            for searched in (False, True):
-                rate = rate_of(loss, eta, searched)
-                runs[cell(loss, eta, searched)] = training(subject, seed, loss, eta, rate)
+    for loss, eta, searched in product(LOSSES, ETAS, (False, True)):
+        rate = rate_of(loss, eta, searched)
+        runs[cell(loss, eta, searched)] = training(subject, seed, loss, eta, rate)
     runs |= {timing_name(eta): _timing(subject, seed, eta, "in-flight") for eta in ETAS}
     runs |= {publication_name(name): _timing(subject, seed, 4.0, name) for name in PUBLICATIONS}
     runs |= dict(_law_trainings(subject, seed))
