@@ -23,7 +23,6 @@ from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.client_sampling import ClientSampling
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.simulation import Simulation
-from tests.harness.simulator.simpy_link import LinkedModel
 from tests.harness.simulator.simpy_network import NetworkedModel
 from tests.harness.simulator.simpy_rounds import BackupModel
 from tests.invariants import way_of
@@ -77,9 +76,12 @@ def test_a_fair_link_is_simpys(cases):
         workers = draw.randint(1, 12)
         cluster = random_cluster(draw, workers)
         duplex = draw.choice(["full", "half"])
-        cluster = replace(cluster, link=replace(cluster.link, sharing="fair", duplex=duplex))
-        timeline = Simulation(cluster, "parameter_server", JOB, seed=case).advance(folds=80)
-        expected = LinkedModel(cluster, JOB, workers, case).run(80)
+        link = replace(cluster.link, sharing="fair", duplex=duplex)
+        linked = replace(cluster, link=link)
+        timeline = Simulation(linked, "parameter_server", JOB, seed=case).advance(folds=80)
+        level = Level(1, link.bandwidth_bytes_per_s, link.latency_s, duplex)
+        cluster = replace(cluster, link=Link(), network=Network((), "fair", server=level))
+        expected = NetworkedModel(cluster, JOB, workers, case).run(80)
         assert_equal(rows_of(timeline), expected, (case, duplex))
 
 
