@@ -42,6 +42,19 @@ def test_importing_lagbench_loads_nothing_heavy() -> None:
     assert modules.isdisjoint({*HEAVY, "torch"})
 
 
+def test_judge_store_and_reports_load_no_torch() -> None:
+    modules = loaded("import harness.judge, harness.store, reports.assemble, reports.verdicts")
+    assert modules.isdisjoint({"torch", "matplotlib.pyplot"})
+
+
+def test_asking_a_command_for_help_loads_nothing_heavy() -> None:
+    for command in ("reproductions.command", "harness.cli"):
+        help_of = f"import contextlib, {command} as command\n"
+        help_of += "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(None): "
+        modules = loaded(f"{help_of}command.main(['--help'])")
+        assert modules.isdisjoint({"torch", "numba", "matplotlib", "rich"})
+
+
 def test_naming_a_function_loads_nothing_that_only_writing_and_drawing_need() -> None:
     modules = loaded("import lagbench; lagbench.train")
     scipy = ("scipy.special", "scipy.stats")

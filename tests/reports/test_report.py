@@ -1,8 +1,6 @@
 import io
 import json
 import shutil
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 from xml.etree import ElementTree
@@ -162,14 +160,6 @@ def test_an_exhibit_id_that_would_leave_the_folder_is_refused(out):
     write_results(out / "results.json", replace(results, exhibits=(wrong,)))
     with pytest.raises(UserError, match=r"exhibit id '../../x'"):
         build(out)
-
-
-def test_nothing_of_a_report_loads_torch():
-    program = (
-        "import sys, reports.assemble, reports.verdicts;"
-        "sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_control_characters_in_labels_are_shown_as_escapes(out):
