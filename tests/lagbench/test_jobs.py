@@ -25,20 +25,9 @@ from harness.store import Store
 from tests.modules import mlp, points
 from tests.processes import Started
 
-CLUSTER = """
-name = "two"
-[[workers]]
-count = 2
-device = "card"
-[devices.card]
-launch_s = 0.01
-"""
-
 
 @pytest.fixture
-def usual(tmp_path: Path) -> dict[str, Any]:
-    cluster = tmp_path / "two.toml"
-    cluster.write_text(CLUSTER, encoding="utf-8")
+def usual(cluster: Path) -> dict[str, Any]:
     return {"cluster": cluster, "minibatch": 8, "passes": 1, "seeds": 2, "step_seconds": 0.01}
 
 

@@ -23,27 +23,12 @@ from harness.experiment.methods import method_of
 from harness.search.comparison import Grid
 from harness.search.rates import TUNING_SEEDS
 from harness.store import Store
+from tests.lagbench.conftest import CLUSTER
 from tests.modules import mlp, points
-
-CLUSTER = """
-name = "two"
-[[workers]]
-count = 2
-device = "card"
-[devices.card]
-launch_s = 0.01
-"""
 
 
 class Outside(AsyncSgd):
     """An algorithm that is not of the tree."""
-
-
-@pytest.fixture
-def cluster(tmp_path) -> Path:
-    path = tmp_path / "two.toml"
-    path.write_text(CLUSTER, encoding="utf-8")
-    return path
 
 
 @pytest.fixture

@@ -6,20 +6,9 @@ from harness.algorithms.contract import LocalWork, Memory
 from harness.algorithms.descent import PLAIN, local_steps
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
 from harness.networks.contract import Minibatch
-from harness.networks.feedforward import Dnn, Layout
+from tests.harness.algorithms.conftest import LAYOUT, NET, WORKERS, drawn
 
-LAYOUT = Layout((4, 5, 3))
-NET = Dnn(LAYOUT)
 NG = NaturalGradient(Preconditioner(2), Preconditioner(2))
-WORKERS = 3
-
-
-def drawn(steps: int, seed: int = 0) -> tuple[torch.Tensor, list[Minibatch]]:
-    draw = torch.Generator().manual_seed(seed)
-    stack = torch.randn(WORKERS, LAYOUT.parameters, dtype=torch.float64, generator=draw)
-    x = torch.randn(steps, WORKERS, 6, 4, dtype=torch.float64, generator=draw)
-    y = torch.randint(0, 3, (steps, WORKERS, 6), generator=draw)
-    return stack, [Minibatch(*pair) for pair in zip(x, y, strict=True)]
 
 
 def contributed(algorithm, memory: Memory, minibatches, stack) -> torch.Tensor:

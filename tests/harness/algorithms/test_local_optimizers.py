@@ -13,20 +13,9 @@ from harness.algorithms.descent import (
     local_steps,
     orthogonal,
 )
-from harness.networks.contract import Minibatch
-from harness.networks.feedforward import Dnn, Layout
+from tests.harness.algorithms.conftest import LAYOUT, NET, WORKERS, drawn
 
-LAYOUT = Layout((4, 5, 3))
-NET = Dnn(LAYOUT)
-WORKERS, FRAMES, RATE = 3, 6, 0.05
-
-
-def drawn(steps: int) -> tuple[torch.Tensor, list[Minibatch]]:
-    draw = torch.Generator().manual_seed(steps)
-    stack = torch.randn(WORKERS, LAYOUT.parameters, dtype=torch.float64, generator=draw)
-    x = torch.randn(steps, WORKERS, FRAMES, 4, dtype=torch.float64, generator=draw)
-    y = torch.randint(0, 3, (steps, WORKERS, FRAMES), generator=draw)
-    return stack, [Minibatch(*pair) for pair in zip(x, y, strict=True)]
+RATE = 0.05
 
 
 def test_muon_goes_where_pytorchs_does_as_far_as_its_half_precision_goes():

@@ -3,24 +3,14 @@ import torch
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Fold, LocalWork, Memory
 from harness.networks.contract import Minibatch
-from harness.networks.feedforward import Dnn, Layout
+from tests.harness.algorithms.conftest import LAYOUT, NET, drawn
 
-LAYOUT = Layout((4, 5, 3))
-NET = Dnn(LAYOUT)
 RATE = 0.05
 
 
 def problem(workers: int, steps: int) -> tuple[torch.Tensor, list[Minibatch]]:
-    draw = torch.Generator().manual_seed(workers * 10 + steps)
-    model = torch.randn(LAYOUT.parameters, dtype=torch.float64, generator=draw)
-    minibatches = [
-        Minibatch(
-            torch.randn(workers, 6, 4, dtype=torch.float64, generator=draw),
-            torch.randint(0, 3, (workers, 6), generator=draw),
-        )
-        for _ in range(steps)
-    ]
-    return model, minibatches
+    stack, minibatches = drawn(steps)
+    return stack[0], [Minibatch(x[:workers], targets[:workers]) for x, targets in minibatches]
 
 
 def one_round(algorithm, model, minibatches):
