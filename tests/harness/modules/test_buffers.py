@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,26 +18,21 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.schedules import Search
 from harness.base.errors import UserError
-from harness.experiment.experiment import Stage
 from harness.experiment.loop import SimulationExecutor
 from harness.experiment.run import run as execute
 from harness.modules.buffers import Buffers, deploy
 from harness.modules.evaluation import wrong
 from harness.modules.parts import Arrays, ModuleParts
-from harness.modules.task import Module
 from harness.processes import rank_main
-from harness.simulator.cluster import Cluster, Device, Fault, WorkerGroup, Workload
+from harness.simulator.cluster import Fault
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.store.schema import MODEL, STATE
-from tests.experiments import experiment
+from tests.harness.modules.test_modules import CLUSTER, RATE, SIZE, configured
 from tests.killed import check_resumption
 from tests.modules import images
 from tests.silence import silent
-
-SIZE, RATE = 8, 0.1
-NAMES = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class Residual(nn.Module):
@@ -82,17 +78,6 @@ def problem_of(model: nn.Module, data=None, **further) -> ModuleParts:
 def residual() -> nn.Module:
     torch.manual_seed(0)
     return Residual()
-
-
-def configured(problem, algorithm=None, protocol=None, workers=2, faults=(), **further):
-    groups = (WorkerGroup(workers, "card"),)
-    usual = {"passes": 2, "evaluations": 3, "seed": 0, "device": "cpu", "chunk": 1.0}
-    usual |= {"schedule": lagbench.Constant(RATE)}
-    return experiment(
-        Module, algorithm=algorithm or AsyncSgd(), protocol=protocol, stages=(Stage(SIZE, SIZE),),
-        cluster=Cluster("some", {"card": Device(launch_s=0.01)}, groups, faults=faults),
-        workers=workers, problem=problem, work=Workload(SIZE, 0.0, 0.0), **(usual | further),
-    )  # fmt: skip
 
 
 def minibatch_of(config, worker: int, step: int):
@@ -221,7 +206,8 @@ def test_a_run_that_is_killed_goes_on_to_the_same_statistics(protocol, tmp_path)
 def test_statistics_of_lost_contributions_are_lost(tmp_path):
     config = configured(
         problem_of(residual(), buffers="local"),
-        faults=(Fault("death", (1,), at_s=(0.055,), down_s=0.023),),
+        cluster=replace(CLUSTER, faults=(Fault("death", (1,), at_s=(0.055,), down_s=0.023),)),
+        workers=2,
         passes=1,
     )
     problem = config.task.open(config)
@@ -276,7 +262,7 @@ def test_no_search_of_rates_by_trial_and_an_unknown_rule_are_refused():
 
 def test_real_processes_refuse_buffers_that_change_in_words():
     asked = SimpleNamespace(file=Path("run.toml"), restarts=0)
-    config = configured(problem_of(residual()))
+    config = configured(problem_of(residual()), workers=2)
     with pytest.raises(
         UserError, match=r"run.toml: model: its buffers change .* simulated cluster"
     ):
