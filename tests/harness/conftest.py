@@ -1,3 +1,4 @@
+import logging
 import os
 import socket
 import time
@@ -12,6 +13,7 @@ from data_synth.corpus import Corpus
 from harness.acoustics.mmi import Criterion
 from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.schedules import Constant
+from harness.base.log import LOG
 from harness.experiment.contract import Watch
 from harness.experiment.experiment import Experiment, Stage
 from harness.experiment.run import run
@@ -75,6 +77,15 @@ def zero_cost(tmp_path: Path) -> Cluster:
 @pytest.fixture
 def unequal(tmp_path: Path) -> Cluster:
     return cluster_of(UNEQUAL, tmp_path)
+
+
+@pytest.fixture
+def log_handlers() -> Iterator[list[logging.Handler]]:
+    """Handlers of the log, which are restored with its level at the end."""
+    level, handlers = LOG.level, [*LOG.handlers]
+    yield handlers
+    LOG.setLevel(level)
+    LOG.handlers = handlers
 
 
 @pytest.fixture(scope="session")

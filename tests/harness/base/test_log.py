@@ -4,19 +4,12 @@ import io
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from harness.base.log import LOG
 
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    level, handlers = LOG.level, [*LOG.handlers]
-    yield
-    LOG.setLevel(level)
-    LOG.handlers = handlers
+pytestmark = pytest.mark.usefixtures("log_handlers")
 
 
 def test_a_line_is_written_as_it_is_to_what_is_the_standard_error_by_then(capsys) -> None:

@@ -74,16 +74,9 @@ def test_a_search_says_how_many_trainings_there_can_be_and_how_long_they_mostly_
     assert (tally.describe(2), shown.left_s()) == ("training 5 of at most 8", 15.0)
 
 
-@pytest.fixture
-def ours():
-    """Handlers of the log, which are restored with its level at the end."""
-    level, handlers = LOG.level, [*LOG.handlers]
-    yield handlers
-    LOG.setLevel(level)
-    LOG.handlers = handlers
-
-
-def test_what_a_process_logs_and_compiles_is_told_by_the_one_that_asked(monkeypatch, capsys, ours):
+def test_what_a_process_logs_and_compiles_is_told_by_the_one_that_asked(
+    monkeypatch, capsys, log_handlers
+):
     monkeypatch.setattr(notice, "_told", None)
     monkeypatch.setattr(pools, "_tell", None)
     sent: list[object] = []
@@ -95,7 +88,7 @@ def test_what_a_process_logs_and_compiles_is_told_by_the_one_that_asked(monkeypa
     LOG.warning("run %s: made again", "abc")
     notice._tell("kernel", None)
     notice._tell("kernel", 1.0)
-    LOG.handlers = [*ours]
+    LOG.handlers = [*log_handlers]
     assert capsys.readouterr().err == ""
     shown = Display({}, {})
     for news in sent:

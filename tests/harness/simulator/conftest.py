@@ -52,9 +52,10 @@ def free_job() -> Workload:
 def simulate() -> Callable[..., Simulation]:
     """A simulation of a cluster with the durations named."""
 
-    def build(workers: int = 4, seed: int = 0, **durations: Any) -> Simulation:
-        machine = make_cluster(workers, **durations)
-        return Simulation(machine, "parameter_server", UNIT_JOB, workers, seed)
+    def build(
+        workers: int = 4, seed: int = 0, protocol: Any = "parameter_server", **durations: Any
+    ) -> Simulation:
+        return Simulation(make_cluster(workers, **durations), protocol, UNIT_JOB, workers, seed)
 
     return build
 

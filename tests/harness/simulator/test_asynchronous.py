@@ -4,27 +4,16 @@ import pytest
 from harness.base.errors import UserError
 from harness.simulator.cluster import Fault, Jitter
 from harness.simulator.protocols.parameter_server import ParameterServer
-from harness.simulator.simulation import Simulation
 
 EXPONENTIAL = Jitter("shifted-exponential", 1.0)
 LOGNORMAL = Jitter("lognormal", 0.3)
 BUSY = {"copy_s": 0.2, "latency_s": 0.01, "fold_s": 0.1, "jitter": LOGNORMAL}
 
 
-@pytest.fixture
-def run(cluster, unit_job):
-    """A simulation of a protocol on a cluster with the durations named."""
-
-    def build(workers=5, seed=0, faults=(), durations=BUSY, sharing="none", **settings):
-        machine = cluster(workers, faults=faults, sharing=sharing, **durations)
-        return Simulation(machine, ParameterServer(**settings), unit_job, workers, seed)
-
-    return build
-
-
 @pytest.mark.parametrize("bound", [0, 1, 4])
-def test_nobody_begins_when_too_far_ahead_of_the_slowest(run, bound):
-    timeline = run(workers=8, bound=bound, durations={"jitter": EXPONENTIAL}).advance(folds=3000)
+def test_nobody_begins_when_too_far_ahead_of_the_slowest(simulate, bound):
+    simulation = simulate(8, protocol=ParameterServer(bound=bound), jitter=EXPONENTIAL)
+    timeline = simulation.advance(folds=3000)
     rows = timeline.folded()
     folds = np.zeros(8, int)
     for version, worker in enumerate(rows.worker.tolist()):
@@ -34,9 +23,9 @@ def test_nobody_begins_when_too_far_ahead_of_the_slowest(run, bound):
     assert timeline.staleness().max() <= 7 * (2 * bound + 1)
 
 
-def test_a_full_server_makes_workers_wait_before_they_send(run):
+def test_a_full_server_makes_workers_wait_before_they_send(simulate):
     """Two places and a fold a second: the link is never asked to carry more than two."""
-    simulation = run(workers=6, queue=2, durations={"copy_s": 0.5, "fold_s": 1.0})
+    simulation = simulate(6, protocol=ParameterServer(queue=2), copy_s=0.5, fold_s=1.0)
     timeline = simulation.advance(folds=100)
     assert np.all(np.diff(timeline.folds.time_s) == 1.0)
     spans = timeline.spans
@@ -46,17 +35,17 @@ def test_a_full_server_makes_workers_wait_before_they_send(run):
     assert max(taken) == 2
 
 
-def test_losing_workers_of_whom_some_never_return_ends_in_one_clear_line(run):
-    simulation = run(workers=3, faults=(Fault("death", mean_s=5.0),))
+def test_losing_workers_of_whom_some_never_return_ends_in_one_clear_line(simulate):
+    simulation = simulate(3, faults=(Fault("death", mean_s=5.0),), **BUSY)
     with pytest.raises(UserError, match="every worker has left permanently"):
         simulation.advance(folds=1000)
 
 
-def test_faults_strike_at_the_same_instants_whatever_the_protocol(run):
+def test_faults_strike_at_the_same_instants_whatever_the_protocol(simulate):
     faults = (Fault("death", mean_s=9.0, down_s=1.0),)
 
     def losses(**settings):
-        simulation = run(workers=4, faults=faults, **settings)
+        simulation = simulate(4, protocol=ParameterServer(**settings), faults=faults, **BUSY)
         simulation.advance(seconds=200.0)
         return simulation._state.occurrences.tolist()
 
@@ -86,13 +75,14 @@ def test_a_fetch_interval_that_splits_a_contribution_is_refused():
         ParameterServer(push_every=3, fetch_every=4)
 
 
-def test_whom_the_bound_held_goes_on_when_a_failure_takes_what_it_had_under_way(run):
+def test_whom_the_bound_held_goes_on_when_a_failure_takes_what_it_had_under_way(simulate):
     """Otherwise all wait for one another for good: nobody's folds are ever counted."""
     faults = (
         Fault("server", at_s=(2.0, 4.0, 8.0), down_s=1.0, checkpoint_s=1.0),
         Fault("death", workers=(2,), mean_s=60.0, down_s=0.5),
     )
-    simulation = run(workers=3, faults=faults, bound=0, depth=3)
+    protocol = ParameterServer(bound=0, depth=3)
+    simulation = simulate(3, protocol=protocol, faults=faults, **BUSY)
     timeline = simulation.advance(seconds=200.0)
     assert len(timeline.restarts) == 3
     assert np.diff(timeline.folds.time_s, append=200.0).max() < 10.0

@@ -19,17 +19,6 @@ SETTINGS = [
 ]
 
 
-@pytest.fixture
-def run(cluster, unit_job):
-    """A simulation of a server in shards with the durations named."""
-
-    def build(workers=5, durations=BUSY, sharing="none", **settings):
-        machine = cluster(workers, sharing=sharing, **durations)
-        return Simulation(machine, ParameterServer(**settings), unit_job, workers, 3)
-
-    return build
-
-
 def by_shard(column, shards):
     """[F][S] of a column of the pieces."""
     return column.reshape(-1, shards).tolist()
@@ -38,24 +27,22 @@ def by_shard(column, shards):
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("jitter", [EXPONENTIAL, LOGNORMAL], ids=lambda law: law.law)
 @pytest.mark.parametrize(("workers", "shards"), [(4, 2), (4, 5), (50, 3), (50, 16)])
-def test_shards_are_simpys_bit_for_bit(cluster, unit_job, jitter, workers, shards):
-    machine = cluster(
-        workers, copy_s=0.31, latency_s=1e-3, fold_s=0.9 * shards / workers, jitter=jitter
-    )
-    timeline = Simulation(machine, ParameterServer(shards=shards), unit_job, workers, 3).advance(
-        folds=1500
-    )
+def test_shards_are_simpys_bit_for_bit(simulate, unit_job, jitter, workers, shards):
+    durations = {"copy_s": 0.31, "latency_s": 1e-3, "fold_s": 0.9 * shards / workers}
+    protocol = ParameterServer(shards=shards)
+    simulation = simulate(workers, 3, protocol, jitter=jitter, **durations)
+    timeline = simulation.advance(folds=1500)
     ours = zip(
         timeline.folds.time_s.tolist(), timeline.folded().worker.tolist(),
         timeline.staleness().tolist(), by_shard(timeline.pieces.read_version, shards),
         by_shard(timeline.pieces.version, shards), strict=True,
     )  # fmt: skip
-    model = simpy_server.ShardedModel(machine, unit_job, workers, 3, shards)
+    model = simpy_server.ShardedModel(simulation.cluster, unit_job, workers, 3, shards)
     assert list(ours) == model.run(1500)
     assert timeline.pieces.read_version.reshape(-1, shards).std(axis=1).max() > 0.0
 
 
-def test_a_read_between_two_shards_folds_sees_versions_that_differ(run):
+def test_a_read_between_two_shards_folds_sees_versions_that_differ(simulate):
     """Half a copy and half a fold are 0.5 s; the worker computes 0.25 s and does not wait.
 
     It reads at 0, 1.25, 2.5 and 3.75. The first contribution's pieces leave from 1.25 on: the
@@ -63,7 +50,8 @@ def test_a_read_between_two_shards_folds_sees_versions_that_differ(run):
     piece at the first shard and none at the second.
     """
     durations = {"compute_s": 0.25, "copy_s": 1.0, "fold_s": 1.0}
-    timeline = run(workers=1, shards=2, depth=3, durations=durations).advance(folds=4)
+    protocol = ParameterServer(shards=2, depth=3)
+    timeline = simulate(1, 3, protocol, **durations).advance(folds=4)
     assert timeline.folds.time_s.tolist() == [2.75, 4.0, 5.25, 6.5]
     assert timeline.folded().read_time_s.tolist() == [0.0, 1.25, 2.5, 3.75]
     assert timeline.folded().read_version.tolist() == [0, 0, 0, 1]
@@ -78,8 +66,8 @@ def test_a_read_between_two_shards_folds_sees_versions_that_differ(run):
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("sharing", ["none", "fifo", "fair"])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_every_read_is_folded_once_by_every_shard(run, sharing, settings):
-    simulation = run(sharing=sharing, **settings)
+def test_every_read_is_folded_once_by_every_shard(simulate, sharing, settings):
+    simulation = simulate(5, 3, ParameterServer(**settings), sharing=sharing, **BUSY)
     segments = [simulation.advance(folds=70), simulation.advance(seconds=40.0)]
     segments.append(simulation.advance(folds=50, drain=True))
     whole, shards = concat(segments), settings["shards"]
@@ -104,9 +92,10 @@ def test_every_read_is_folded_once_by_every_shard(run, sharing, settings):
     assert (seen == read).all()
 
 
-def test_a_long_segment_is_simulated_in_parts_that_add_up(run):
-    settings = {"shards": 500, "durations": {"fold_s": 0.05, "jitter": LOGNORMAL}}
-    whole, parts = run(**settings), run(**settings)
+def test_a_long_segment_is_simulated_in_parts_that_add_up(simulate):
+    whole, parts = (
+        simulate(5, 3, ParameterServer(shards=500), fold_s=0.05, jitter=LOGNORMAL) for _ in range(2)
+    )
     together = whole.advance(folds=5000)  # more pieces than one part has room for
     assert len(together.pieces) == 500 * 5000
     assert concat([parts.advance(folds=2100), parts.advance(folds=2900)]).sha256() == (
@@ -114,19 +103,20 @@ def test_a_long_segment_is_simulated_in_parts_that_add_up(run):
     )
 
 
-def test_shards_share_the_folding(run):
+def test_shards_share_the_folding(simulate):
     """The server is what limits: with twice the shards twice as many folds a second."""
     durations = {"fold_s": 1.0, "copy_s": 0.1, "jitter": LOGNORMAL}
     one, two = (
-        run(workers=20, shards=s, durations=durations).advance(folds=1000).folds.time_s[-1]
-        for s in (1, 2)
+        simulate(20, 3, ParameterServer(shards=shards), **durations).advance(folds=1000)
+        for shards in (1, 2)
     )
-    assert one / two == pytest.approx(2.0, rel=0.05)
+    assert one.folds.time_s[-1] / two.folds.time_s[-1] == pytest.approx(2.0, rel=0.05)
 
 
-def test_one_shard_is_the_server_as_it_was(run):
+def test_one_shard_is_the_server_as_it_was(simulate):
     assert ParameterServer(shards=2).to_dict()["shards"] == 2
-    timeline = run(sharing="fifo", shards=1).advance(folds=50)
+    simulation = simulate(5, 3, ParameterServer(shards=1), sharing="fifo", **BUSY)
+    timeline = simulation.advance(folds=50)
     assert len(timeline.pieces) == 0
     assert "pieces" not in timeline.tables()
 
