@@ -24,7 +24,7 @@ minibatch_frames = 256
 flops_per_frame = 1e8
 parameter_bytes = 1e7
 """
-LONG, HUGE = "9" * 5000, "1" + "0" * 400
+LONG = "9" * 5000
 
 
 class Case(NamedTuple):

@@ -102,13 +102,6 @@ def test_an_epochs_cost_needs_the_length_of_an_epoch():
         Parallel(epoch_s=1.0)
 
 
-def test_a_change_of_workload_holds_for_rounds_read_afterwards(averaging):
-    simulation = averaging(2, every=1)
-    simulation.advance(seconds=0.5)
-    simulation.change(Workload(minibatch_frames=3, flops_per_frame=1.0, parameter_bytes=0.0))
-    assert simulation.advance(folds=3).folds.time_s.tolist() == [1.0, 4.0, 7.0]
-
-
 def test_with_a_barrier_nobody_goes_on_before_the_last_has_the_average(averaging):
     """Two of three exchange sums, and then the third receives the sum; a copy takes 1 s."""
     reduce = {"collective": "recursive-doubling", "copy_s": 0.125}

@@ -1,10 +1,7 @@
-import json
-
 import numpy as np
 import pytest
 
 from harness.base.errors import UserError
-from harness.cli import main
 from harness.simulator.cluster import Fault, Jitter
 from harness.simulator.protocols.backup_workers import BackupWorkers
 
@@ -37,12 +34,6 @@ def test_as_many_backups_as_workers_are_refused_and_one_worker_alone_is_waited_f
             run(5, backups)
     assert len(run(5, 4).advance(folds=50).folded()) == 50
     assert run(1, 3).advance(folds=50).sha256() == run(1, 0).advance(folds=50).sha256()
-
-
-def test_default_worker_counts_leave_room_for_the_backups(capsys):
-    rounds = ["simulate", "wide-area-10", "--protocol", "backup_workers", "--backups", "3"]
-    assert main([*rounds, "--folds", "9", "--network", "10-10", "--json", "-"]) == 0
-    assert [row["workers"] for row in json.loads(capsys.readouterr().out)] == [1, 4, 8, 10]
 
 
 def test_copies_of_a_round_follow_one_another_on_a_shared_link(simulate):

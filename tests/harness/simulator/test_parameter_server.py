@@ -7,7 +7,6 @@ from harness.simulator.simulation import Simulation
 from harness.simulator.timeline import SERVER
 from tests.harness.simulator.conftest import sequence
 
-EXPONENTIAL = Jitter("shifted-exponential", 1.0)
 LOGNORMAL = Jitter("lognormal", 0.3)
 
 

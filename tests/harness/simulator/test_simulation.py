@@ -11,6 +11,7 @@ import pytest
 from harness.base.errors import UserError
 from harness.simulator.cluster import Cluster, Device, Jitter, WorkerGroup, Workload
 from harness.simulator.costs import compute_seconds
+from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.simulation import Simulation
 from harness.simulator.timeline import Timeline, concat
@@ -90,8 +91,9 @@ def test_only_a_drained_simulation_can_pause(simulate):
             simulation.pause(1.0, "search")
 
 
-def test_a_change_of_workload_holds_for_contributions_read_afterwards(simulate):
-    simulation = simulate(1)
+@pytest.mark.parametrize(("protocol", "workers"), [("parameter_server", 1), (Averaging(1), 2)])
+def test_a_change_of_workload_holds_for_what_is_read_afterwards(simulate, protocol, workers):
+    simulation = simulate(workers, protocol=protocol)
     simulation.advance(seconds=0.5)
     simulation.change(Workload(minibatch_frames=3, flops_per_frame=1.0, parameter_bytes=0.0))
     assert simulation.advance(folds=3).folds.time_s.tolist() == [1.0, 4.0, 7.0]
