@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data_synth.align import Aligner
 from data_synth.corpus import Corpus, Utterances, join
 from harness.base.seeds import stream
 
@@ -45,6 +46,14 @@ def recorded_digits():
     if not root or not (Path(root) / "fsdd" / "recordings").is_dir():
         pytest.skip("recorded digits are absent: LAGBENCH_CORPORA names no folder with fsdd/")
     return Path(root) / "fsdd" / "recordings"
+
+
+def check_alignment(corpus):
+    """Every utterance walks through silence, its words' states and silence."""
+    likely = np.log(np.eye(corpus.n_targets)[corpus.targets] + 1e-9)
+    aligner = Aligner(corpus.lexicon, corpus.silence)
+    walks = aligner.align_all(corpus.utterances, lambda start, n: likely[start : start + n])
+    assert (walks.targets == corpus.targets).all()
 
 
 def check_noise(corpus):

@@ -21,7 +21,6 @@ from tests.data_synth.test_kaldi_dir import (
 )
 
 RATE = 8000
-SAMPLES = RATE // 100
 """Of a frame."""
 
 
