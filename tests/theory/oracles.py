@@ -76,6 +76,11 @@ def apart(one: Tensor, other: Tensor) -> float:
     return (one - other).abs().max().item()
 
 
+def same(what: str, one: Tensor, other: Tensor, within: float = 1e-14) -> Figure:
+    """A distance that is none."""
+    return Figure(what, 0.0, apart(one, other), within)
+
+
 def stable_rate(tau: int) -> float:
     """The largest of ``theta <- theta - rate theta(t - tau)``: roots of the delay polynomial."""
     return 2 * math.sin(math.pi / (2 * (2 * tau + 1)))
@@ -116,9 +121,7 @@ def asynchronous_sgd() -> Figure:
 def local_optimizer() -> Figure:
     theirs = serial(lambda p: torch.optim.AdamW(p, 0.05, weight_decay=0.1), 30)
     ours = walked(AsyncDescent(AdamW(decay=0.1)), stale(30, 0), CURVATURE, START, 0.05)
-    return Figure(
-        "AdamW, τ = 0: largest distance from torch.optim.AdamW", 0.0, apart(ours, theirs), 1e-14
-    )
+    return same("AdamW, τ = 0: largest distance from torch.optim.AdamW", ours, theirs)
 
 
 def server_optimizer() -> Figure:
@@ -238,23 +241,15 @@ def fedbuff() -> Figure:
     """With a buffer of one and no discount: asynchronous SGD on differences."""
     ours = walked(FedBuff(SGD, 1, 1.0, 0.0), stale(40, 3), CURVATURE, START, 0.1)
     theirs = walked(AsyncSgd(), stale(40, 3), CURVATURE, START, 0.1)
-    return Figure(
-        "K = 1, s = 1, τ = 3: largest distance from asynchronous SGD",
-        0.0,
-        apart(ours, theirs),
-        1e-14,
-    )
+    return same("K = 1, s = 1, τ = 3: largest distance from asynchronous SGD", ours, theirs)
 
 
 def delayed_nesterov() -> Figure:
     algorithm = DelayedNesterov(SGD, every=1, momentum=0.9, outer_rate=0.7)
     theirs = serial(lambda p: torch.optim.SGD(p, 0.7 * 0.1, momentum=0.9, nesterov=True), 40)
     ours = walked(algorithm, stale(40, 0), CURVATURE, START, 0.1)
-    return Figure(
-        "N = 1, H = 1, τ = 0: largest distance from torch.optim.SGD(nesterov)",
-        0.0,
-        apart(ours, theirs),
-        1e-14,
+    return same(
+        "N = 1, H = 1, τ = 0: largest distance from torch.optim.SGD(nesterov)", ours, theirs
     )
 
 
@@ -264,9 +259,7 @@ def elastic_diloco() -> Figure:
     theirs = walked(
         ModelAveraging(SGD, outer=OuterNesterov()), in_rounds(20, 1, 3), CURVATURE, START, 0.1
     )
-    return Figure(
-        "quorum 1, one worker: largest distance from DiLoCo", 0.0, apart(ours, theirs), 1e-14
-    )
+    return same("quorum 1, one worker: largest distance from DiLoCo", ours, theirs)
 
 
 def easgd() -> Figure:
@@ -279,11 +272,8 @@ def easgd() -> Figure:
     centre = sum(lows) / 3
     workers = [(rate * low + alpha * centre) / (rate + alpha) for low in lows]
     found = torch.cat([made.memories.join(range(3)).tensors[LOCAL].squeeze(1), made.server.model])
-    return Figure(
-        "distance from the fixed point of three bowls",
-        0.0,
-        apart(found, vector(*workers, centre)),
-        1e-12,
+    return same(
+        "distance from the fixed point of three bowls", found, vector(*workers, centre), 1e-12
     )
 
 
@@ -294,18 +284,14 @@ def bmuf() -> Figure:
     algorithm = ModelAveraging(SGD, outer=BlockMomentum(0.9, 1.0))
     theirs = serial(lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), 40)
     ours = walked(algorithm, in_rounds(40, 4, 1), CURVATURE, START, 0.1)
-    return Figure(
-        "H = 1: largest distance from torch.optim.SGD(momentum)", 0.0, apart(ours, theirs), 1e-14
-    )
+    return same("H = 1: largest distance from torch.optim.SGD(momentum)", ours, theirs)
 
 
 def diloco() -> Figure:
     algorithm = ModelAveraging(SGD, outer=OuterNesterov(0.9, 0.7))
     theirs = serial(lambda p: torch.optim.SGD(p, 0.07, momentum=0.9, nesterov=True), 40)
     ours = walked(algorithm, in_rounds(40, 4, 1), CURVATURE, START, 0.1)
-    return Figure(
-        "H = 1: largest distance from torch.optim.SGD(nesterov)", 0.0, apart(ours, theirs), 1e-14
-    )
+    return same("H = 1: largest distance from torch.optim.SGD(nesterov)", ours, theirs)
 
 
 def streaming_diloco() -> Figure:
@@ -321,12 +307,7 @@ def streaming_diloco() -> Figure:
             speed = 0.9 * speed + slope
             theta -= 0.7 * (slope + 0.9 * speed)
         theirs.append(theta)
-    return Figure(
-        "3 fragments: largest distance from 3 separate DiLoCos",
-        0.0,
-        apart(ours, vector(*theirs)),
-        1e-14,
-    )
+    return same("3 fragments: largest distance from 3 separate DiLoCos", ours, vector(*theirs))
 
 
 def eager_diloco() -> Figure:
@@ -341,9 +322,7 @@ def eager_diloco() -> Figure:
     theirs = walked(
         ModelAveraging(SGD, outer=OuterNesterov()), in_rounds(20, 1, 3), CURVATURE, START, 0.1
     )
-    return Figure(
-        "one worker, overlapped: distance from DiLoCo", 0.0, apart(mine, theirs[19]), 1e-14
-    )
+    return same("one worker, overlapped: distance from DiLoCo", mine, theirs[19])
 
 
 def compressed() -> Figure:
@@ -355,10 +334,8 @@ def compressed() -> Figure:
         summed -= rate * CURVATURE * made.server.model
         made.run(slice_timeline(timeline, fold, fold + 1), rate)
     residue = made.memories.join(range(4)).tensors[OWN + RESIDUE].mean(0)
-    found = apart(made.server.model - rate * residue, summed)
-    return Figure(
-        "a third sent: model less residue, distance from all gradients", 0.0, found, 1e-14
-    )
+    found = made.server.model - rate * residue
+    return same("a third sent: model less residue, distance from all gradients", found, summed)
 
 
 ORACLES: dict[str, Callable[[], Figure]] = {
