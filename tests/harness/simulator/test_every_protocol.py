@@ -21,6 +21,7 @@ from harness.simulator.timeline import concat
 from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.speech.protocol import Sequence
 from tests.harness.simulator.conftest import UNIT_JOB, make_cluster
+from tests.harness.simulator.test_gated_server import CLUSTERS, Alone
 
 LOGNORMAL, GAMMA = Jitter("lognormal", 0.3), Jitter("gamma", 0.5)
 BUSY = {"copy_s": 0.2, "latency_s": 0.01, "fold_s": 0.1, "jitter": LOGNORMAL}
@@ -150,6 +151,7 @@ CASES = {
         Sequence(slots=4, frames=60.0, kept=0.1, decode_cost=1.0, shards=2),
         workers=3,
     ),
+    "a rule of one's own": Case(CLUSTERS["fair link"], Alone(), workers=3),
     "two jobs": Case(
         make_cluster(
             8,

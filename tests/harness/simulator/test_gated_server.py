@@ -75,18 +75,6 @@ def test_a_rule_that_a_protocol_of_ours_has_gives_its_times_to_the_bit(name, own
         assert found.sha256() == known.sha256()
 
 
-def test_segments_of_any_kind_and_a_restored_state_go_on_as_one_segment():
-    made = [Simulation(CLUSTERS["fair link"], Alone(), UNIT_JOB, 3) for _ in range(2)]
-    whole = made[0].advance(folds=40)
-    parts = [made[1].advance(folds=5), made[1].advance(seconds=3.0)]
-    other = made[1].with_state(made[1].state())
-    parts.append(other.advance(folds=40 - other.version))
-    assert concat(parts).sha256() == whole.sha256()
-    other.advance(folds=6, drain=True)
-    assert other.drained
-    assert other.version == 46
-
-
 def test_workers_by_turns_take_as_long_as_one_and_none_is_stale():
     cluster = make_cluster(copy_s=0.5, fold_s=0.25)
     found = Simulation(cluster, Alone(), UNIT_JOB, 3).advance(folds=6)

@@ -19,11 +19,6 @@ def test_more_workers_than_pieces_of_a_model_may_be_are_simulated(cluster, unit_
     assert simulation.dispatched == workers + 99
 
 
-def test_shards_are_refused_where_their_pieces_would_not_fit(cluster, unit_job):
-    with pytest.raises(UserError, match=r"shards: 3 is not allowed; allowed: with 400000 workers"):
-        Simulation(cluster(400_000), ParameterServer(shards=3), unit_job, 400_000)
-
-
 def test_every_setting_but_depth_takes_the_most_workers_that_a_file_may_name(cluster):
     bounded, deep = (ParameterServer(**s).rules for s in ({"bound": 1, "queue": 9}, {"depth": 2}))
     assert state.leaves(cluster(4), MOST_WORKERS, bounded.depth) <= state.MOST_LEAVES

@@ -128,5 +128,7 @@ def test_shards_with_faults_are_refused(cluster, unit_job):
 
 
 def test_more_pieces_than_can_be_held_are_refused(cluster, unit_job):
-    with pytest.raises(UserError, match="with 1000 workers at most 1048"):
+    with pytest.raises(
+        UserError, match="1049 is not allowed; allowed: with 1000 workers at most 1048"
+    ):
         Simulation(cluster(1000), ParameterServer(shards=1049), unit_job, 1000)
