@@ -23,6 +23,7 @@ from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.client_sampling import ClientSampling
 from harness.simulator.protocols.parameter_server import ParameterServer
 from harness.simulator.simulation import Simulation
+from tests.harness.simulator.fluid import fair_rates
 from tests.harness.simulator.simpy_network import NetworkedModel
 from tests.harness.simulator.simpy_rounds import BackupModel
 from tests.invariants import way_of
@@ -230,24 +231,6 @@ def test_sampled_clients_are_those_of_a_naive_walk(cases):
             assert sorted(timeline.folded().worker.tolist()) == taken, (case, rules)
 
 
-def fair_rates(ways, rate):
-    """Max-min fair rates by filling link after link."""
-    rates, room = {}, {link: rate[link] for way in ways.values() for link in way}
-    while len(rates) < len(ways):
-        open_ = {message: way for message, way in ways.items() if message not in rates}
-        load = {link: sum(link in way for way in open_.values()) for link in room}
-        part = {
-            m: min((room[link] / load[link] for link in way), default=math.inf)
-            for m, way in open_.items()
-        }
-        share = min(part.values())
-        for message in [m for m, own in part.items() if own <= share * (1 + 1e-12)]:
-            rates[message] = share
-            for link in ways[message]:
-                room[link] -= share
-    return rates
-
-
 def walk_all_reduce(wiring, rows, sizes, ready_s):
     """When each worker has been through all rounds of its messages."""
     tasks = [
@@ -289,7 +272,9 @@ def walk_all_reduce(wiring, rows, sizes, ready_s):
         settle(int(rows[message]["target"]))
 
     while entries or left:
-        rates = fair_rates({message: ways[message] for message in left}, wiring.rate)
+        rates = fair_rates(
+            {message: {link: wiring.rate[link] for link in ways[message]} for message in left}
+        )
         ends_s = {message: now_s + left[message] / rates[message] for message in left}
         until_s = min([*ends_s.values(), *(entries[0][:1] if entries else ())])
         for message in left:
