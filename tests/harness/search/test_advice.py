@@ -153,7 +153,7 @@ def test_a_candidate_of_equal_workers_is_timed_over_whole_groups_of_folds(worker
     cluster = Cluster.of(workers, step_s=0.05)
     simulation = Simulation(cluster, ParameterServer(), Workload(1, 0.0, 0.0), workers)
     config = SimpleNamespace(
-        rounds=False, workers=workers, timed=None, simulate=lambda protocol: simulation
+        rounds=False, workers=workers, timed=None, new_simulation=lambda protocol: simulation
     )
     assert advice.simulate_step_s(config) == pytest.approx(0.05 / workers, rel=1e-12)
 
