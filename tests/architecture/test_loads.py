@@ -47,6 +47,12 @@ def test_judge_store_and_reports_load_no_torch() -> None:
     assert modules.isdisjoint({"torch", "matplotlib.pyplot"})
 
 
+def test_the_optimizer_loads_tensors_alone() -> None:
+    modules = own(loaded("import harness.natural_gradient"))
+    rooms = {name.split(".")[1] for name in modules if "." in name}
+    assert rooms.isdisjoint({"simulator", "acoustics", "experiment", "store", "judge"})
+
+
 def test_asking_a_command_for_help_loads_nothing_heavy() -> None:
     for command in ("reproductions.command", "harness.cli"):
         help_of = f"import contextlib, {command} as command\n"
