@@ -10,7 +10,8 @@ from harness.judge.interval import Interval
 from harness.judge.parts import Precondition, Quantity, claim_of
 from harness.judge.results import Claim, Exhibit, Part, Results, Row, write_results
 from harness.judge.statistics import mean_ci, paired_difference_ci
-from harness.simulator.timeline import KINDS, Contributions, Folds, Spans, Timeline
+from harness.simulator.cluster import Cluster, Device, Link, Server, WorkerGroup, Workload
+from harness.simulator.simulation import Simulation
 from harness.simulator.timeline_file import save_timeline
 from harness.store import Store
 
@@ -19,40 +20,13 @@ LONG = "averages in each of the runs that the claim rests on, of which the paper
 TITLE = "Improving Training Time With Averaged SGD"
 
 
-def serial_server(workers=4, rounds=8, fetch=0.03, compute=0.05, push=0.03, fold=0.02):
-    """A first-come-first-served server whose workers take slightly different times."""
-    free, version, step = 0.0, 0, 0
-    taken, spans, folds = [], [], []
-    ready = [(worker * 0.004, worker) for worker in range(workers)]
-    for _ in range(workers * rounds):
-        flights = []
-        for start, worker in ready:
-            long = compute * (1 + 0.15 * worker)
-            flights.append((start + fetch + long + push, start, worker, long))
-        arrive, start, worker, long = min(flights)
-        ready.remove((start, worker))
-        begin = max(arrive, free)
-        free = begin + fold
-        read = sum(time <= start for time in folds)
-        folds.append(free)
-        taken.append((version, worker, read, start, step, 1))
-        spans += [
-            (worker, 0, start, start + fetch),
-            (worker, 1, start + fetch, start + fetch + long),
-            (worker, 2, start + fetch + long, arrive),
-            (-1, 3, begin, free),
-        ]
-        version, step = version + 1, step + 1
-        ready.append((free, worker))
-    done = Folds(np.arange(version), np.array(folds))
-    return Timeline(done, typed(Contributions, taken), typed(Spans, spans), KINDS)
-
-
-def typed(table, rows):
-    """Rows as the columns of ``table``, each of the type its empty column has."""
-    types = [column.dtype for column in table().columns().values()]
-    columns = zip(types, zip(*rows, strict=True), strict=True)
-    return table(*(np.array(values, kind) for kind, values in columns))
+def serial_server():
+    """Four workers, each slower than the one before it, at a server that folds one by one."""
+    workers = tuple(WorkerGroup(1, "card", 1.0 / (1.0 + 0.15 * place)) for place in range(4))
+    cluster = Cluster(
+        "drawn", {"card": Device(20.0)}, workers, Link(0.03), server=Server(0.02, 0.0)
+    )
+    return Simulation(cluster, "parameter_server", Workload(1, 1.0, 0.0)).advance(folds=32)
 
 
 def fill_store(store):
