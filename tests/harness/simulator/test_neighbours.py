@@ -12,6 +12,7 @@ from harness.simulator.network import Level, Network
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.neighbours import fair_rates
 from harness.simulator.simulation import Simulation
+from tests.harness.simulator.simpy_network import InParts
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
 PORTS = Network((Level(1, 100.0), Level(2, 4.0)))
@@ -53,38 +54,23 @@ def test_a_job_that_computes_longer_gives_its_part_back(times_s):
     assert times_s(job(0, 4, compute_s=2.0), folds=2) == pytest.approx([6.0, 11.0])
 
 
-class FluidModel:
-    """Jobs of one link, as processes of SimPy that are told whenever the others come or go."""
+def walk_bus(rate, jobs, folds):
+    """Times of the first job's folds, of jobs that share one link as processes of SimPy."""
+    env, times_s = simpy.Environment(), []
+    links = InParts(env)
 
-    def __init__(self, rate, jobs):
-        self.env, self.rate, self.busy, self.folds = simpy.Environment(), rate, {}, []
-        self.changed = self.env.event()
-        for number, (durations, size) in enumerate(jobs):
-            self.env.process(self.job(number, durations, size))
-
-    def change(self):
-        event, self.changed = self.changed, self.env.event()
-        event.succeed()
-
-    def job(self, number, durations, size):
+    def run(number, seconds, size):
         while True:
-            yield self.env.timeout(durations())
-            self.busy[number] = size
-            self.change()
-            while self.busy[number] > 1e-12:
-                pace, began_s = self.rate / len(self.busy), self.env.now
-                finish = self.env.timeout(self.busy[number] / pace)
-                yield finish | self.changed
-                self.busy[number] -= (self.env.now - began_s) * pace
-            del self.busy[number]
-            self.change()
+            yield env.timeout(seconds())
+            yield from links.carry({"bus": rate}, size)
             if number == 0:
-                self.folds.append(self.env.now)
+                times_s.append(env.now)
 
-    def run(self, folds):
-        while len(self.folds) < folds:
-            self.env.step()
-        return self.folds
+    for number, (seconds, size) in enumerate(jobs):
+        env.process(run(number, seconds, size))
+    while len(times_s) < folds:
+        env.step()
+    return times_s
 
 
 def test_jobs_on_a_bus_are_those_of_simpy(cluster, times_s):
@@ -104,7 +90,7 @@ def test_jobs_on_a_bus_are_those_of_simpy(cluster, times_s):
         return max(computation_s(costs, who, step) for who in range(2))
 
     jobs = [(mine, 16.0), (lambda: 0.7, 12.0), (lambda: 3.8, 6.0)]
-    assert found == pytest.approx(FluidModel(16.0, jobs).run(30), rel=1e-9)
+    assert found == pytest.approx(walk_bus(16.0, jobs, 30), rel=1e-9)
 
 
 def test_rates_are_max_min_fair_and_fill_a_link_of_everybody():
