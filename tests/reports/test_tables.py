@@ -67,15 +67,15 @@ def test_what_every_cell_would_say_of_its_interval_is_said_once(ci95, remark):
     assert {cell["spread"] for _, row in found.rows for cell in row} == {"" if remark else "± 1.0"}
 
 
-def test_where_chance_enters_some_figures_the_others_are_told_once():
-    found = grid([Row("a", "x", None, 2.0, (2.0, 2.0)), Row("a", "y", None, 2.0, (1.0, 3.0))])
-    assert found.remark == SOME_SPREAD
-    assert [cell["spread"] for cell in found.rows[0][1]] == ["", "± 1.0"]
-
-
-def test_an_unknown_interval_beside_a_known_one_is_told_in_its_cell():
-    found = grid([Row("a", "x", None, 2.0, None), Row("a", "y", None, 2.0, (1.0, 3.0))])
-    assert [cell["spread"] for cell in found.rows[0][1]] == ["no interval", "± 1.0"]
+@pytest.mark.parametrize(
+    ("ci95", "remark", "told"), [((2.0, 2.0), SOME_SPREAD, ""), (None, "", "no interval")]
+)
+def test_where_chance_enters_some_figures_the_others_are_told_once_or_in_their_cells(
+    ci95, remark, told
+):
+    found = grid([Row("a", "x", None, 2.0, ci95), Row("a", "y", None, 2.0, (1.0, 3.0))])
+    assert found.remark == remark
+    assert [cell["spread"] for cell in found.rows[0][1]] == [told, "± 1.0"]
 
 
 def test_csv_holds_every_digit_and_quotes_what_needs_it():

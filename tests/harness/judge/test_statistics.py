@@ -126,14 +126,12 @@ def test_nineteen_in_twenty_ratio_intervals_hold_the_truth():
     assert abs(np.mean(held) - 0.95) < 0.02
 
 
-def test_a_rank_correlation_is_the_mean_of_spearmans():
-    x, y = [1, 5, 10, 20, 25], RNG.normal(size=(4, 5))
-    oracle = np.mean([stats.spearmanr(x, seed).statistic for seed in y])
-    assert rank_correlation_ci(x, y).estimate == pytest.approx(oracle)
-
-
-def test_ties_share_their_rank():
-    x, y = [1, 2, 3, 4], [[1, 1, 2, 2], [3, 1, 1, 2]]
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [([1, 5, 10, 20, 25], RNG.normal(size=(4, 5))), ([1, 2, 3, 4], [[1, 1, 2, 2], [3, 1, 1, 2]])],
+    ids=["without ties", "with ties, which share their rank"],
+)
+def test_a_rank_correlation_is_the_mean_of_spearmans(x, y):
     oracle = np.mean([stats.spearmanr(x, seed).statistic for seed in y])
     assert rank_correlation_ci(x, y).estimate == pytest.approx(oracle)
 

@@ -25,6 +25,7 @@ from harness.rollouts.training import ROLLOUTS, RolloutTraining
 from harness.store import Store
 from harness.store.schema import MODEL, TIMELINE
 from tests.harness.rollouts.ones import CONTEXT, VOCABULARY, Ones, configure, ignore, protocol
+from tests.killed import Killed
 
 
 def train(config, folder):
@@ -193,9 +194,6 @@ def test_a_second_run_and_a_run_that_was_killed_give_the_same_bytes(stale, tmp_p
     again = train(config, tmp_path / "again")
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
     monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
-
-    class Killed(BaseException):
-        pass
 
     advance, done = RolloutExecutor.advance, []
 
