@@ -1,7 +1,5 @@
 import csv
 
-import pytest
-
 from harness import cli
 from tests.run_files import ASYNCHRONOUS, written
 
@@ -22,20 +20,3 @@ def test_one_table_has_every_algorithm_and_number_of_workers(tmp_path, capsys):
     streams = capsys.readouterr()
     assert "frame error: on development data" in streams.out
     assert "no effect" not in streams.err
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--workers", "1,x"], "--workers: '1,x' is not allowed; allowed: whole numbers"),
-        (["--set", "rate"], "--set: 'rate' is not allowed"),
-        (["--set", "schedule.rtae=3"], "rtae"),
-        (["--algorithms", "asink"], "unknown 'asink'"),
-        (["--rates", "mine"], "--rates: 'mine' is not allowed; allowed: sweep, file, or num"),
-    ],
-)
-def test_a_mistake_is_one_line(words, told, tmp_path, capsys):
-    path = written(tmp_path, ASYNCHRONOUS)
-    assert cli.main(["compare-algorithms", str(path), "--out", str(tmp_path), *words]) == 2
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
-    assert told in line

@@ -1,8 +1,6 @@
 import csv
 import json
 
-import pytest
-
 from harness import cli
 from tests.run_files import ASYNCHRONOUS, written
 
@@ -54,19 +52,3 @@ def test_staleness_delay_and_losses_change_the_cluster_of_the_runs(tmp_path, cap
             "delay": (2, 0.1, 0),
             "loss": (2, 0.0, 1),
         }[what]
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--what", "dealy"], "what: unknown 'dealy' (did you mean 'delay'"),
-        (["--margin", "-1"], "margin: -1.0; allowed"),
-        (["--seeds", "0"], "--seeds: '0' is not allowed"),
-        (["--what", "staleness", "--algorithm", "sync"], "GradientAveraging folds in rounds"),
-    ],
-)
-def test_a_mistake_is_one_line(words, told, tmp_path, capsys):
-    path = written(tmp_path, RUN)
-    assert cli.main(["tolerate", str(path), "--out", str(tmp_path / "out"), *words]) == 2
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
-    assert told in line

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from harness.base.registry import find_bundled
 from harness.base.settings import format_count
 from harness.cli import main
@@ -46,19 +44,6 @@ def test_lists_of_workers_and_seeds_are_runs_of_one_store(tmp_path, capsys):
         error = run.summary[run.deployed("dev_frame_error")]
         assert end.startswith(f"{name}{error:.2%} after 1 pass, ")
         assert " of simulated time; " in end
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--set", "workers"], "--set: 'workers' is not allowed"),
-        (["--seed", "-1"], "--seed: '-1' is not allowed"),
-    ],
-)
-def test_a_mistake_is_one_line(words, told, tmp_path, capsys):
-    path = written(tmp_path, ASYNCHRONOUS)
-    assert main(["train", str(path), "--out", str(tmp_path / "runs"), *words]) == 2
-    assert told in capsys.readouterr().err
 
 
 def test_processes_are_those_of_harness_train_with_the_same_options(tmp_path, monkeypatch):
