@@ -36,6 +36,13 @@ def again(folder: Path) -> ReplayResult:
     return found
 
 
+def finished(running: Any) -> Path:
+    """The folder of a run whose three processes end well."""
+    codes, told = running.ended()
+    assert codes == [0, 0, 0], told
+    return running.folder()
+
+
 def each_step_once(timeline: Timeline) -> None:
     steps = timeline.folded().first_step.tolist()
     assert sorted(steps) == list(range(len(steps)))
@@ -119,10 +126,7 @@ def test_a_killed_server_goes_on_from_its_checkpoint(
     codes, told = killed.ended()
     assert codes == [-9, 3, 3]
     assert all("the server is gone; the same command resumes" in line for line in told[1:])
-    resumed = launch(tmp_path / "run.toml")
-    codes, told = resumed.ended()
-    assert codes == [0, 0, 0], told
-    folder = resumed.folder()
+    folder = finished(launch(tmp_path / "run.toml"))
     timeline = load_timeline(folder / TIMELINE)
     each_step_once(timeline)
     times = timeline.folds.time_s
@@ -139,12 +143,10 @@ def test_a_killed_server_goes_on_from_its_checkpoint(
 def test_workers_that_remember_their_optimizers_replay_to_the_same_bits(
     run: str, tmp_path: Path, launch: Launch
 ) -> None:
-    running = launch(written(tmp_path, run, 0.001))
-    codes, told = running.ended()
-    assert codes == [0, 0, 0], told
-    timeline = load_timeline(running.folder() / TIMELINE)
+    folder = finished(launch(written(tmp_path, run, 0.001)))
+    timeline = load_timeline(folder / TIMELINE)
     assert set(timeline.folded().steps.tolist()) == {4}
-    assert again(running.folder()).folds == len(timeline.folds) > 20
+    assert again(folder).folds == len(timeline.folds) > 20
 
 
 @pytest.mark.sampled(2)
@@ -155,20 +157,14 @@ def test_rounds_of_natural_gradient_replay_to_the_same_bits_too(
     run = ROUNDS
     if schedule == "Linear":  # from round to round, on every worker by itself
         run = "".join(run.replace('is = "Exponential"', 'is = "Linear"').rsplit("passes = 2\n", 1))
-    running = launch(written(tmp_path, run, 0.001))
-    codes, told = running.ended()
-    assert codes == [0, 0, 0], told
-    folder = running.folder()
+    folder = finished(launch(written(tmp_path, run, 0.001)))
     timeline = load_timeline(folder / TIMELINE)
     rows = timeline.folded()
     assert len(rows) == 2 * len(timeline.folds)
     assert timeline.staleness().max() == 0
     assert (timeline.lag_s() >= 0.005).all()
     again(folder)
-    once_more = launch(tmp_path / "run.toml")
-    codes, told = once_more.ended()
-    assert codes == [0, 0, 0], told
-    assert once_more.folder() == folder
+    assert finished(launch(tmp_path / "run.toml")) == folder
 
 
 def test_rounds_whose_worker_was_killed_go_on_with_what_all_of_them_remembered(
@@ -184,10 +180,7 @@ def test_rounds_whose_worker_was_killed_go_on_with_what_all_of_them_remembered(
     why = "worker 1 is gone: its connection closed; a round needs all workers"
     assert f"error: {why}; the same command resumes" in told[0]
     assert "error: worker 0: the server is gone; the same command resumes" in told[1]
-    resumed = launch(tmp_path / "run.toml")
-    codes, told = resumed.ended()
-    assert codes == [0, 0, 0], told
-    again(resumed.folder())
+    again(finished(launch(tmp_path / "run.toml")))
 
 
 def test_a_wrong_number_of_processes_is_one_line_and_nobody_waits(
