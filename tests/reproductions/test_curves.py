@@ -190,6 +190,13 @@ def test_published_runs_are_taken_where_the_store_lacks_them(scaling, out, tmp_p
     assert find_curves(paper(scaling), "laptop", fresh, tmp_path / "published") == []
 
 
+def check_published(there, folder):
+    kept = Store(folder / "kept")
+    read_published(there, kept)
+    assert len(kept.runs()) == 18
+    assert (there / "report.pdf").exists()
+
+
 def test_curve_is_published_with_its_runs_and_replaced_when_it_has_grown(out, tmp_path):
     there = tmp_path / "published"
     there.mkdir()
@@ -203,10 +210,7 @@ def test_curve_is_published_with_its_runs_and_replaced_when_it_has_grown(out, tm
         assert second.curve == results.exhibits[0].curve
         lines = (there / "runs.csv").read_text().splitlines()
         assert sum(line.startswith("p9.scaling 1,") for line in lines) == 19  # and the usual values
-    kept = Store(tmp_path / "kept")
-    read_published(there, kept)
-    assert len(kept.runs()) == 18
-    assert (there / "report.pdf").exists()
+    check_published(there, tmp_path)
 
 
 def test_a_whole_report_takes_the_published_ones_place_with_the_runs_it_cites(out, tmp_path):
@@ -219,10 +223,7 @@ def test_a_whole_report_takes_the_published_ones_place_with_the_runs_it_cites(ou
     write_archive(there / ARCHIVE, Store(out / "runs").runs()[:3])
     assert publish(whole, there) == 18
     assert read_results(there / "results.json") == results
-    kept = Store(tmp_path / "kept")
-    read_published(there, kept)
-    assert len(kept.runs()) == 18
-    assert (there / "report.pdf").exists()
+    check_published(there, tmp_path)
 
 
 def test_curve_runs_by_itself(scaling):

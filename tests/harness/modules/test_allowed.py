@@ -9,7 +9,7 @@ from harness.algorithms.descent import PLAIN
 from harness.algorithms.schedules import Constant
 from harness.base.errors import UserError
 from harness.experiment.methods import Method, method_of, several
-from harness.modules.call import Call, cluster_of, tell_apart
+from harness.modules.call import Call, tell_apart
 from harness.modules.network import Parameters
 from harness.modules.settings import (
     check_kind,
@@ -38,7 +38,6 @@ def settings(**given):
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: cluster_of({"name": "c"}), "cluster: {'name': 'c'}; allowed: a lagbench.Cluster"),
         (lambda: counts_of([0]), "workers: [0]; allowed: whole numbers from 1"),
         (lambda: counts_of([2.0]), "workers: [2.0]; allowed: whole numbers from 1"),
         (lambda: check_whole("folds", "10"), "folds: '10'; allowed: a whole number from 1"),

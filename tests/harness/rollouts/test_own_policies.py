@@ -264,7 +264,6 @@ def answer_by(tokens, logs):
             "policy: logits of 20 tokens; allowed: 18",
         ),
         ({"problems": "addition", "reward": None}, "context: for prompts of your own; allowed: w"),
-        ({"problems": [[1.5]] * 5}, "problems: TypeError: .*; allowed: a list of prompts"),
         ({"context": 1}, "context: 1 is not allowed; allowed: a whole number at least 2"),
         ({"policy": Averaging()}, "policy: one more token changes earlier logits; allowed: a caus"),
         ({"problems": "addition"}, "reward: for prompts of your own; allowed: without it"),
