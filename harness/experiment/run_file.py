@@ -13,7 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
-from harness.base.errors import UserError, meant, name_error, rename
+from harness.base.errors import UserError, name_error, rename
 from harness.base.registry import (
     cluster_file,
     describe_choices,
@@ -175,9 +175,7 @@ def load_run(
     Raises:
         UserError: a mistake in the file, its cluster file or its data.
     """
-    parsed: Table = load_toml(path)
-    # Other keys in another spelling are renamed once the classes that have them are imported.
-    table = {IMPORT if meant(key, [IMPORT]) else key: value for key, value in parsed.items()}
+    table: Table = load_toml(path)
     # Before modules are imported, as `import` itself may be changed.
     for change in changes:
         put(path, table, change)
@@ -288,6 +286,8 @@ def _merge(path: Path, kind: type[Task], top: Table, task: Table) -> Table:
     table, allowed = {**top, **task}, {*keys, IMPORT, RATE, OPTIMIZER}
     if not table.keys() <= allowed:
         table = rename(f"{path}: key", table, allowed)
+    if IMPORT in table:  # by another name, as it is read before the classes that have the others
+        raise UserError(f"{path}: {IMPORT}: not under this name; allowed: {IMPORT!r}")
     called, optimizer = table.get("algorithm"), table.pop(OPTIMIZER, None)
     if not isinstance(called, str) and optimizer is not None:
         allowed = 'algorithm = "NAME" beside it, or the optimizer as a table of [algorithm]'
