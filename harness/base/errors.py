@@ -206,10 +206,15 @@ def name_error(place: str, value: str, allowed: Iterable[str]) -> UserError:
         >>> str(name_error("--scale", "lptop", ("smoke", "laptop")))
         "--scale: unknown 'lptop' (did you mean 'laptop'?); allowed: laptop, smoke"
     """
+    return UserError(f"{place}: {unknown_name(value, allowed)}")
+
+
+def unknown_name(value: str, allowed: Iterable[str]) -> str:
+    """The text of a `name_error` without its place."""
     names = sorted(allowed)
     close = get_close_matches(value, names, n=1)
     completions = [name for name in names if value and name.startswith(value)]
     nearest = meant(value, names) or next(iter(close + completions), None)
     hint = f" (did you mean {nearest!r}?)" if nearest else ""
     text = repr(value) if len(value) <= 60 else f"{value[:57]!r}..."
-    return UserError(f"{place}: unknown {text}{hint}; allowed: {', '.join(names)}")
+    return f"unknown {text}{hint}; allowed: {', '.join(names)}"

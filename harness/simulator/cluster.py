@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cache
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, cast
 
-from harness.base.errors import UserError, name_error
+from harness.base.errors import UserError, name_error, unknown_name
 from harness.base.registry import find_bundled
 from harness.base.settings import (
     GREATEST_DURATION_S,
@@ -418,10 +417,10 @@ class Cluster(Spec):
             return "workers", "empty; allowed: at least one group of workers"
         if self.size > MOST_WORKERS:
             return "workers", f"{self.size} in all; allowed: at most {MOST_WORKERS}"
+        known = {**self.devices, **catalogue()}
         for place, group in enumerate(self.workers):
             if group.device not in self.devices:
-                key = f"workers[{place}].device"
-                return key, describe_unknown_device(group.device, self.devices)
+                return f"workers[{place}].device", unknown_name(group.device, known)
         for place, job in enumerate(self.jobs):
             if job.first + job.workers > self.size:
                 excess = f"{job.first + job.workers - 1} is none of the workers"
@@ -611,17 +610,6 @@ def with_catalogue(table: dict[str, Any]) -> None:
         name = cast(dict[str, Any], group).get("device") if isinstance(group, dict) else None
         if isinstance(name, str) and name in catalogue():
             described.setdefault(name, catalogue()[name].to_dict())
-
-
-def describe_unknown_device(name: str, described: Collection[str]) -> str:
-    """Error message for a device that is neither described in a file nor in the catalogue."""
-    nearest = get_close_matches(name, [*described, *catalogue()], n=1)
-    hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
-    text = repr(name) if len(name) <= 60 else f"{name[:57]!r}..."
-    return (
-        f"unknown {text}{hint}; allowed: {', '.join(sorted(described)) or 'none'} in [devices],"
-        f" and in the catalogue {', '.join(catalogue())}"
-    )
 
 
 @dataclass(frozen=True)
