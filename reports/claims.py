@@ -7,6 +7,7 @@ nowhere else.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
@@ -41,6 +42,7 @@ def row_of_claim(claim: Claim, words: Words, reason: str = "", bad: Collection[s
         "why": explain_bearing(claim, words),
         "notes": list(filter(None, [reason, *_notes(claim), claim.note, tell_bad_runs(bad_runs)])),
         "parts": [_row_of_part(part) | {"decides": part in deciding} for part in parts_of(claim)],
+        "counts": _count_answers(claim, len(deciding)),
     }
 
 
@@ -50,11 +52,21 @@ def parts_of(claim: Claim) -> tuple[Part, ...]:
 
 
 def find_deciding(claim: Claim) -> list[Part]:
-    """The quantity that decides a claim; of a mixed one, one that holds and one that fails."""
+    """The quantity that decides a claim; of a mixed or unclear one, also one that fails."""
     judged = [part for part in parts_of(claim) if part.here is not None] or [*parts_of(claim)]
-    answers = ("holds", "fails") if claim.here == "mixed" else (claim.here,)
+    answer = {"mixed": "holds"}.get(claim.here, claim.here)
+    answers = (answer, "fails") if claim.here in ("mixed", "unclear") else (answer,)
     parts = [next((part for part in judged if part.here == answer), None) for answer in answers]
     return [part for part in parts if part is not None] or judged[:1]
+
+
+def _count_answers(claim: Claim, shown: int) -> str:
+    """How many quantities hold, fail and are unclear, if more are judged than shown, and differ."""
+    counts = Counter(part.here for part in parts_of(claim) if part.here is not None)
+    words = {"fails": "fail", "unclear": "unclear", "holds": "hold"}
+    texts = [f"{counts[answer]} {word}" for answer, word in words.items() if counts[answer]]
+    is_needed = counts.total() > shown and len(texts) > 1
+    return f"of {counts.total()}: {', '.join(texts)}" if is_needed else ""
 
 
 def explain_bearing(claim: Claim, words: Words) -> list[str]:

@@ -29,9 +29,9 @@ MEANINGS = (
         "likewise, but no evidence about {}: a condition of its regime is not met, or a setting "
         "not printed",
     ),
-    ("unclear", "our range has values for it and against it"),
+    ("unclear", "our range, or our quantities, speak for it and against it"),
     ("mixed", "two measures, or two readings of the statement, disagree"),
-    ("survives", "the answer stays after a correction for the number of claims (Holm's)"),
+    ("survives", "the answer stays after a correction for the number of claims (Holm's); else it may be chance"),
 )
 """The words of the first page, with ``{}`` for the reference."""
 BEYOND = "Beyond the paper"
