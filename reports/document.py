@@ -31,7 +31,11 @@ MEANINGS = (
     ),
     ("unclear", "our range, or our quantities, speak for it and against it"),
     ("mixed", "two measures, or two readings of the statement, disagree"),
-    ("survives", "the answer stays after a correction for the number of claims (Holm's); else it may be chance"),
+    (
+        "survives",
+        "the answer stays after a correction for the number of claims (Holm's); else it may be "
+        "chance",
+    ),
 )
 """The words of the first page, with ``{}`` for the reference."""
 BEYOND = "Beyond the paper"
