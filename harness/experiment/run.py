@@ -153,7 +153,7 @@ ATTEMPTS = 4
 _ALONE = RLock()
 """Held by the one run of a process; again by its own thread, for runs within that run."""
 
-Names = tuple[str, ...]
+Hashes = tuple[str, ...]
 """Hashes of the runs of one job."""
 
 Key = TypeVar("Key", bound=Hashable)
@@ -162,7 +162,7 @@ AnyConfig = TypeVar("AnyConfig", bound=Configuration)
 
 @dataclass
 class Runner:
-    """Executes runs in parallel; use it in a ``with`` block, which ends its processes.
+    """Executes runs, several in parallel; use it in a ``with`` block, which ends its processes.
 
     Each process uses one thread: results depend on the number of threads in their last bits, and
     two such processes are faster than one with two threads at the sizes that fit a CPU.
@@ -220,31 +220,31 @@ class Runner:
         hashes = {key: identity(config.to_dict()) for key, config in configs.items()}
         # Titles of equal configurations, in order and each once.
         titles: dict[str, dict[str, None]] = {}
-        for key, name in hashes.items():
-            titles.setdefault(name, {})[called(key)] = None
-        ordered = longest_first({name: configs[key] for key, name in hashes.items()})
+        for key, hash_ in hashes.items():
+            titles.setdefault(hash_, {})[called(key)] = None
+        ordered = longest_first({hash_: configs[key] for key, hash_ in hashes.items()})
         unfinished = self.store.missing(ordered)
-        missing = {name: config for name, config in ordered.items() if name in unfinished}
-        efforts = {name: config.effort for name, config in missing.items()}
-        labels = {name: " = ".join(keys) for name, keys in titles.items()}
+        missing = {hash_: config for hash_, config in ordered.items() if hash_ in unfinished}
+        efforts = {hash_: config.effort for hash_, config in missing.items()}
+        labels = {hash_: " = ".join(keys) for hash_, keys in titles.items()}
         with Display(labels, efforts, len(ordered) - len(missing), tally) as self._display:
             # A single run begins sooner here than in a process that imports everything.
             is_here = self.submit is None and self.executor is None
             if is_here and min(self.jobs, len(missing)) <= 1:
-                waiting = [(name,) for name in missing]
+                waiting = [(hash_,) for hash_ in missing]
                 while waiting:
                     _check_budget(end_s)
-                    (name,) = self._pop_next(waiting)
-                    with keep_faults(missing[name], self.store, self.keeps_faults):
-                        run(missing[name], self.store, partial(self._watch, end_s))
-                    self._display.finish(name)
+                    (hash_,) = self._pop_next(waiting)
+                    with keep_faults(missing[hash_], self.store, self.keeps_faults):
+                        run(missing[hash_], self.store, partial(self._watch, end_s))
+                    self._display.finish(hash_)
             else:
                 self._run_jobs(missing, end_s)
         if tally is not None:
             tally.done += len(ordered)
             tally.made += len(missing)
-        runs = {name: self.store.load(name) for name in ordered}
-        return {key: runs[name] for key, name in hashes.items()}
+        runs = {hash_: self.store.load(hash_) for hash_ in ordered}
+        return {key: runs[hash_] for key, hash_ in hashes.items()}
 
     def _watch(self, end_s: float, progress: Any) -> None:
         self._display.hear(progress)
@@ -256,25 +256,25 @@ class Runner:
         at_once = self.jobs
         if self.executor or (self.submit and self.submit.where in ("slurm", "dask", "ray")):
             at_once = len(waiting)  # that itself knows how many it runs at a time
-        running: dict[Future[Any], Names] = {}
+        running: dict[Future[Any], Hashes] = {}
         try:
             while waiting or running:
                 _check_budget(end_s)
                 free = min(len(waiting), at_once - len(running))
                 jobs = [self._pop_next(waiting) for _ in range(free)]
-                packed = [_pack({name: configs[name] for name in names}) for names in jobs]
+                packed = [_pack({hash_: configs[hash_] for hash_ in hashes}) for hashes in jobs]
                 running |= zip(self._submit(packed), jobs, strict=True)
                 for future in wait(running, LOOK_S, FIRST_COMPLETED).done:
-                    names = running.pop(future)
+                    hashes = running.pop(future)
                     try:
                         failure = future.result()
                     except Exception as error:  # the job was lost: a run's own error is returned
-                        waiting += [names] if losses.is_worth_another(names, error) else []
+                        waiting += [hashes] if losses.is_worth_another(hashes, error) else []
                         continue
                     if failure:
                         raise UserError(failure)
-                    for name in names:
-                        self._display.finish(name)
+                    for hash_ in hashes:
+                        self._display.finish(hash_)
         except BaseException:
             self.__exit__()  # ends what runs
             raise
@@ -282,7 +282,7 @@ class Runner:
             lost = f"{len(losses.given_up)} of {len(configs)} runs lost {ATTEMPTS} jobs each"
             raise ProcessDied(f"{lost}; not submitted again")
 
-    def _pop_next(self, waiting: list[Names]) -> Names:
+    def _pop_next(self, waiting: list[Hashes]) -> Hashes:
         """The first job without a run that another process executes now, or else the first."""
         free = (job for job in waiting if not any(map(self.store.elsewhere, job)))
         job = next(free, waiting[0])
@@ -324,26 +324,27 @@ class _Losses:
     """
 
     def __init__(self, store: Store) -> None:
-        self._store, self._folds = store, dict[Names, list[float]]()
-        self._lost, self.given_up = Counter[Names](), list[str]()
+        self._store, self._folds = store, dict[Hashes, list[float]]()
+        self._lost, self.given_up = Counter[Hashes](), list[str]()
 
-    def is_worth_another(self, names: Names, error: Exception) -> bool:
+    def is_worth_another(self, hashes: Hashes, error: Exception) -> bool:
         """Count a lost job, and say so; False if its runs are given up."""
+        store = self._store
         folds = [
-            math.inf if self._store.has(name) else loop.folds(self._store.path / name / CHECKPOINT)
-            for name in names
+            math.inf if store.has(hash_) else loop.folds(store.path / hash_ / CHECKPOINT)
+            for hash_ in hashes
         ]
         # Only progress counts: a job may be lost because its time is over, any number of times.
-        has_moved = folds != self._folds.get(names, [0] * len(names))
-        self._folds[names] = folds
-        self._lost[names] = 0 if has_moved else self._lost[names] + 1
-        runs = ", ".join(name[:SHORT] for name in names)
-        if self._lost[names] < ATTEMPTS:
+        has_moved = folds != self._folds.get(hashes, [0] * len(hashes))
+        self._folds[hashes] = folds
+        self._lost[hashes] = 0 if has_moved else self._lost[hashes] + 1
+        runs = ", ".join(hash_[:SHORT] for hash_ in hashes)
+        if self._lost[hashes] < ATTEMPTS:
             LOG.warning(
                 f"run {runs}: its job was lost ({describe_error(error)}); another one resumes it"
             )
             return True
-        self.given_up.extend(names)
+        self.given_up.extend(hashes)
         return False
 
 
@@ -368,15 +369,15 @@ def _pack(configs: Mapping[str, Configuration]) -> bytes:
         raise UserError(f"a run cannot be sent to another process: {error}") from error
 
 
-def split_into_jobs(names: Sequence[str], size: int) -> list[Names]:
-    """Split names into jobs of at most ``size``, dealt like cards, so that lengths are balanced.
+def split_into_jobs(hashes: Sequence[str], size: int) -> list[Hashes]:
+    """Split hashes into jobs of at most ``size``, dealt like cards, so that lengths are balanced.
 
     Example:
         >>> split_into_jobs(["a", "b", "c", "d", "e"], 2)
         [('a', 'd'), ('b', 'e'), ('c',)]
     """
-    jobs = -(-len(names) // size)
-    return [tuple(names[at::jobs]) for at in range(jobs)]
+    jobs = -(-len(hashes) // size)
+    return [tuple(hashes[at::jobs]) for at in range(jobs)]
 
 
 def run_job(packed: bytes, store: Store, keeps_faults: bool) -> str:
@@ -390,11 +391,11 @@ def run_job(packed: bytes, store: Store, keeps_faults: bool) -> str:
     Returns:
         An error for the user; empty if the runs are finished.
     """
-    name = ""
+    hash_ = ""
     try:
-        for name, config in pickle.loads(packed).content.items():
+        for hash_, config in pickle.loads(packed).content.items():
             # A process imports code from files, which may differ from what the asking one has.
-            if name != identity(config.to_dict()):
+            if hash_ != identity(config.to_dict()):
                 mistake = "code that another process reads otherwise, or that has been edited since"
                 raise UserError(f"{mistake}; allowed: the code of the program that asks, or jobs=1")
             with keep_faults(config, store, keeps_faults):
@@ -403,13 +404,13 @@ def run_job(packed: bytes, store: Store, keeps_faults: bool) -> str:
         return str(error)
     except Exception as error:
         traceback.print_exc()
-        return f"run {name[:SHORT]}: {describe_error(error)}"
+        return f"run {hash_[:SHORT]}: {describe_error(error)}"
     return ""
 
 
 @contextmanager
 def keep_faults(config: Configuration, store: Store, keeps_faults: bool) -> Generator[None]:
-    """Run a configuration in this process on one thread, within this context.
+    """A context on one thread, in which an error becomes a failed run or a `UserError`.
 
     Args:
         config: the configuration.
@@ -445,8 +446,8 @@ def keep_faults(config: Configuration, store: Store, keeps_faults: bool) -> Gene
 
 def longest_first(configs: Mapping[str, AnyConfig]) -> dict[str, AnyConfig]:
     """Sort configurations by decreasing `effort`; equal ones stay in their order."""
-    names = sorted(configs, key=lambda name: configs[name].effort, reverse=True)
-    return {name: configs[name] for name in names}
+    hashes = sorted(configs, key=lambda hash_: configs[hash_].effort, reverse=True)
+    return {hash_: configs[hash_] for hash_ in hashes}
 
 
 def run_all(
