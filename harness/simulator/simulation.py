@@ -119,15 +119,13 @@ def describe_doubts(
         if workload.moved_bytes and device.memory_bytes_per_s is None:
             doubt = "moving data in memory takes no time on it without memory_bytes_per_s"
             lines += [f"devices.{name}: {doubt}"]
-        seconds, least = device.minibatch_s(workload), ""
-        launched = device.launch_s > 0.0 or workload.operators > 0.0
-        if not launched and 0.0 < seconds < LEAST_STEP_S:
+        us, least = 1e6 * device.minibatch_s(workload), ""
+        if not (device.launch_s or workload.operators) and 0.0 < us < 1e6 * LEAST_STEP_S:
             least = f"{1e6 * LEAST_STEP_S:.0f} µs or more, and launch_s is 0"
-        elif 0.0 < seconds < LAUNCH_S:
+        elif 0.0 < us < 1e6 * LAUNCH_S:
             least = f"{1e6 * LAUNCH_S:.0f} µs for a single kernel"
         if least:
-            step = f"a step takes {1e6 * seconds:.2g} µs"
-            lines += [f"devices.{name}: {step}; its launches take {least}"]
+            lines += [f"devices.{name}: a step takes {us:.2g} µs; its launches take {least}"]
     size, costly = workload.parameter_bytes, cluster.network not in (None, Network())
     is_idle = costly and server_network(cluster) is None
     to_server = protocol.way == "link" and "network" in protocol.can
