@@ -286,8 +286,9 @@ def _merge(path: Path, kind: type[Task], top: Table, task: Table) -> Table:
     table, allowed = {**top, **task}, {*keys, IMPORT, RATE, OPTIMIZER}
     if not table.keys() <= allowed:
         table = rename(f"{path}: key", table, allowed)
-    if IMPORT in table:  # by another name, as it is read before the classes that have the others
-        raise UserError(f"{path}: {IMPORT}: not under this name; allowed: {IMPORT!r}")
+    if IMPORT in table:  # by another name or in [task]: it was read above, before its classes
+        allowed = f"above all tables, and with the name {IMPORT!r}"
+        raise UserError(f"{path}: {IMPORT}: in [{TASK}], or by another name; allowed: {allowed}")
     called, optimizer = table.get("algorithm"), table.pop(OPTIMIZER, None)
     if not isinstance(called, str) and optimizer is not None:
         allowed = 'algorithm = "NAME" beside it, or the optimizer as a table of [algorithm]'

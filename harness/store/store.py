@@ -197,7 +197,7 @@ class RunWriter:
         self._digests: dict[str, str] = {}  # of what was attached, whatever the disk made of it
         self._started = datetime.now(UTC)
         self._clock_s, self._processor_s = time.monotonic(), time.process_time()
-        self._resumed = False
+        self._open, self._resumed = True, False
 
     def log(
         self, name: str, value: float, *, fold: int, time_s: float, epoch: float, **further: float
@@ -296,6 +296,7 @@ class RunWriter:
 
     def release(self) -> None:
         """Give up the claim; the folder stays as it is."""
+        self._open = False
         self._claim.release()
 
     def __enter__(self) -> RunWriter:
@@ -310,7 +311,7 @@ class RunWriter:
         self.release()
 
     def _check_held(self) -> None:
-        if not self._claim.is_held():
+        if self._open and not self._claim.is_held():
             reason = "taken over by another process while this one stood still"
             raise UserError(f"run {self.hash[:SHORT]}: {reason}; the same command resumes")
 

@@ -21,7 +21,6 @@ from tests.data_synth.test_kaldi_dir import (
 )
 
 RATE = 8000
-"""Of a frame."""
 
 
 def write_sound(path, frames: int, rate: int = RATE) -> np.ndarray:

@@ -94,7 +94,8 @@ def test_local_steps_are_by_any_optimizer_and_natural_gradient_where_none_is_nam
         ("workers = 2", "workers = 0", "workers: 0 is not allowed; allowed: a whole number"),
         ("workers = 2", "workers = 2\nfingerprint = 'x'", "fingerprint: not allowed"),
         ("workers = 2", "workers = 2\nseed = 'x'", "seed: 'x' is not allowed"),
-        ("workers = 2", "workers = 2\nimports = ['x']", "import: not under this name; allowed"),
+        ("workers = 2", "workers = 2\nimports = ['x']", "import: in [task], or by another name"),
+        ("hidden = [8]", "hidden = [8]\nimport = ['x']", "import: in [task], or by another name"),
         ("hidden = [8]", "", "task.hidden: missing; needed: a list"),
         ("hidden = [8]", "hiden = [8]", "key: unknown 'hiden' (did you mean 'hidden'?)"),
         (
