@@ -283,6 +283,8 @@ class RunWriter:
             UserError: another process has taken the run over, or the machine refuses to write.
         """
         self._check_held()
+        if not self._open:
+            raise ValueError(f"run {self.hash} was already given back")
         write_columns(self.dir / schema.METRICS, columns_of(self._rows))
         moment = self._provenance() | dict(provenance or {})
         files.write_json(self.dir / schema.PROVENANCE, files.add_digest(moment), waits=False)
