@@ -29,7 +29,7 @@ MEANINGS = (
         "likewise, but no evidence about {}: a condition of its regime is not met, or a setting "
         "not printed",
     ),
-    ("unclear", "our range, or our quantities, speak for it and against it"),
+    ("unclear", "our range or quantities speak for it and against it, or are missing"),
     ("mixed", "two measures, or two readings of the statement, disagree"),
     (
         "survives",

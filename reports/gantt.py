@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
+from harness.base.errors import UserError
 from harness.simulator.timeline import Timeline
 from reports.style import COLOURS, INK, MUTED, cycle, draw_arrow, set_lanes, set_legend
 
@@ -54,7 +55,13 @@ class Window:
 
 
 def window(timeline: Timeline) -> Window:
-    """The window of a few rounds from the middle."""
+    """The window of a few rounds from the middle.
+
+    Raises:
+        UserError: nothing was folded.
+    """
+    if not len(timeline.folds):
+        raise UserError("timeline: no folds, so there is nothing to draw")
     start = float(timeline.folds.time_s[len(timeline.folds) // 2])
     end = start + CYCLES * float(np.median(timeline.lag_s()))
     spans, rows = timeline.spans, timeline.folded()

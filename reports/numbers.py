@@ -11,7 +11,7 @@ MINUS = "−"
 ROUNDING = 1e-8  # relative: a smaller half width is one of floating-point numbers
 SMALL = -5  # the power of ten up to which decimals would be zeros
 UNBOUNDED = "no interval"
-SAME = "same for all seeds"  # an interval without width: no chance entered, or none that showed
+SAME = "equal in all runs"  # an interval without width: no chance entered, or none that showed
 
 
 def format_number(value: float | str | None, places: int | None = None) -> str:

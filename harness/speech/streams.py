@@ -65,6 +65,8 @@ class SequenceReplay(StaleReplay):
             if version != self.decoder_versions[worker]:
                 self._due.setdefault(version, []).append(worker)
         self.run(segment, rate)
+        if self._due:
+            raise ValueError(f"decoders read versions {sorted(self._due)} that have gone by")
 
     def _show(self) -> None:
         for worker in self._due.pop(self.server.version, ()):

@@ -292,5 +292,6 @@ def _band(name: str) -> Rule:
     [(side, end)] = REGISTERED[name]["band"].items()
     if side == "between":
         return Rule(*end)
-    ends = (end, math.inf) if side in ("above", "at_least") else (-math.inf, end)
+    is_lower = {"above": True, "at_least": True, "below": False, "at_most": False}[side]
+    ends = (end, math.inf) if is_lower else (-math.inf, end)
     return Rule(*ends, open=side in ("above", "below"))

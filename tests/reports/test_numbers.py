@@ -14,8 +14,8 @@ from reports import numbers
         (1234.5678, (1234.5675, 1234.5681), "1\u202f234.5678", "± 0.0003"),
         (1.03, (1.0, 1.2), "1.03", "1.00 to 1.20"), (7.63, None, "7.630", "no interval"),
         (7.63, (None, None), "7.630", "no interval"), (7.63, (7.0, None), "7.630", "≥ 7.000"),
-        (7.63, (7.63, 7.63), "7.630", "same for all seeds"),
-        (4.0, (4.0 - 3e-9, 4.0 + 2e-9), "4.000", "same for all seeds"), (None, None, "–", ""),
+        (7.63, (7.63, 7.63), "7.630", "equal in all runs"),
+        (4.0, (4.0 - 3e-9, 4.0 + 2e-9), "4.000", "equal in all runs"), (None, None, "–", ""),
         (123456.7, None, "123\u202f457", "no interval"),
     ],
 )  # fmt: skip
