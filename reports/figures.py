@@ -480,8 +480,11 @@ def _timeline(exhibit: Exhibit, out: Path) -> dict[str, bytes]:
     path = out / str(exhibit.draw.get("file", ""))
     if not path.is_file():
         return {}
+    timeline = load_timeline(path)
+    if not len(timeline.folds):
+        raise UserError(f"{path}: no folds; allowed: a timeline of a run that folded")
     with style.canvas() as (figure, axes, *_):
-        view = gantt.window(load_timeline(path))
+        view = gantt.window(timeline)
         lanes = gantt.draw_window(axes, view, str(exhibit.draw.get("average", "")))
         figure.set_figheight(figure.get_figheight() - style.HEIGHT_IN + 0.42 * lanes + 0.85)
         return {form: style.render_figure(figure, form) for form in FORMS}

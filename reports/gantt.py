@@ -11,7 +11,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from harness.base.errors import UserError
 from harness.simulator.timeline import Timeline
 from reports.style import COLOURS, INK, MUTED, cycle, draw_arrow, set_lanes, set_legend
 
@@ -55,13 +54,7 @@ class Window:
 
 
 def window(timeline: Timeline) -> Window:
-    """The window of a few rounds from the middle.
-
-    Raises:
-        UserError: nothing was folded.
-    """
-    if not len(timeline.folds):
-        raise UserError("timeline: no folds, so there is nothing to draw")
+    """The window of a few rounds from the middle of a timeline with folds."""
     start = float(timeline.folds.time_s[len(timeline.folds) // 2])
     end = start + CYCLES * float(np.median(timeline.lag_s()))
     spans, rows = timeline.spans, timeline.folded()

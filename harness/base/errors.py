@@ -206,10 +206,10 @@ def name_error(place: str, value: str, allowed: Iterable[str]) -> UserError:
         >>> str(name_error("--scale", "lptop", ("smoke", "laptop")))
         "--scale: unknown 'lptop' (did you mean 'laptop'?); allowed: laptop, smoke"
     """
-    return UserError(f"{place}: {unknown_name(value, allowed)}")
+    return UserError(f"{place}: {describe_unknown(value, allowed)}")
 
 
-def unknown_name(value: str, allowed: Iterable[str]) -> str:
+def describe_unknown(value: str, allowed: Iterable[str]) -> str:
     """The text of a `name_error` without its place."""
     names = sorted(allowed)
     close = get_close_matches(value, names, n=1)

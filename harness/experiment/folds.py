@@ -190,11 +190,8 @@ class FoldTraining(Training[FoldExecutor]):
                 return False
         if self._boundaries.is_chunk(segment.begins):
             self.pace.rate = self._search()
-        timeline = self.executor.advance(
-            segment.folds,
-            handing_out=segment.handing_out,
-            rate=self.pace.rate,
-        )
+        handing_out, rate = segment.handing_out, self.pace.rate
+        timeline = self.executor.advance(segment.folds, handing_out=handing_out, rate=rate)
         self._count(timeline, segment.ends)
         self._score(segment.ends)
         schedule = self.config.schedule

@@ -147,7 +147,7 @@ class Call:
             self.say("optimizer: 'adamw' without weight decay; torch.optim.AdamW has 0.01")
         sources = chosen.rate, schedule.rate if isinstance(schedule, Schedule) else None
         self.own_rates = [rate for rate in sources if rate is not None]
-        is_guessed = self.own_rates and "guess" not in self.given
+        is_guessed = bool(self.own_rates) and "guess" not in self.given
         self.settings = replace(
             settings,
             optimizer=chosen.descent,

@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, cast
 
-from harness.base.errors import UserError, name_error, unknown_name
+from harness.base.errors import UserError, describe_unknown, name_error
 from harness.base.registry import find_bundled
 from harness.base.settings import (
     GREATEST_DURATION_S,
@@ -417,10 +417,10 @@ class Cluster(Spec):
             return "workers", "empty; allowed: at least one group of workers"
         if self.size > MOST_WORKERS:
             return "workers", f"{self.size} in all; allowed: at most {MOST_WORKERS}"
-        known = {**self.devices, **catalogue()}
+        devices = {**self.devices, **catalogue()}
         for place, group in enumerate(self.workers):
             if group.device not in self.devices:
-                return f"workers[{place}].device", unknown_name(group.device, known)
+                return f"workers[{place}].device", describe_unknown(group.device, devices)
         for place, job in enumerate(self.jobs):
             if job.first + job.workers > self.size:
                 excess = f"{job.first + job.workers - 1} is none of the workers"
