@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("harness", "lagbench", "reproductions", "data_synth", "reports")
-MOST_LINES_OF_PRODUCT = 38_616
+MOST_LINES_OF_PRODUCT = 38_613
 MOST_LINES_OF_TESTS = 35_450
 MOST_WORDS_OF_DOCUMENTS = 45_680
 
